@@ -1,0 +1,62 @@
+"""Whoever can speak: ``async reply(view) -> Reply``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from iterpo.domain import Role, Sampled, Scenario, Turn, View
+
+__all__ = ["Agent", "AgentFactory", "Reply", "Seat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place in one conversation: what an agent may know about it beside its view."""
+
+    scenario: Scenario
+    """Kernel being played."""
+    role: Role
+    """Which side sits here."""
+    round: int
+    """Deployment round i."""
+    replica: int
+    """Index among the conversations of this kernel and round."""
+    seed: int
+    """Seed of this conversation; sampling seeds derive from it and the message index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One message of an agent."""
+
+    text: str
+    """What it says."""
+    sampled: Sampled | None = None
+    """How it was sampled, where a policy of this process spoke."""
+    off_policy: bool = False
+    """True if exploration changed the distribution."""
+
+    def turn(self, role: Role) -> Turn:
+        """The reply as a turn of the transcript."""
+        return Turn(role, self.text, sampled=self.sampled, off_policy=self.off_policy)
+
+
+class Agent(Protocol):
+    """One party of one conversation."""
+
+    async def reply(self, view: View) -> Reply:
+        """The next message, given what this party sees."""
+        ...
+
+    def close(self) -> None:
+        """The conversation is over (called exactly once, also after a failure)."""
+        ...
+
+
+class AgentFactory(Protocol):
+    """Gives every conversation its own agent."""
+
+    def __call__(self, seat: Seat) -> Agent:
+        """An agent for one seat."""
+        ...

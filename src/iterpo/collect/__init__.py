@@ -1,0 +1,1 @@
+"""Stage 1: deploy pi_i, log D_i."""

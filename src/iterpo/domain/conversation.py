@@ -1,0 +1,161 @@
+"""A conversation: who said what, under which policy, sampled how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from iterpo.domain.outcome import Outcome
+
+__all__ = ["Conversation", "Message", "Role", "Sampled", "Sampling", "Turn", "View"]
+
+
+class Role(StrEnum):
+    """The two parties of a conversation."""
+
+    AGENT = "agent"
+    """The trained policy pi."""
+    PARTNER = "partner"
+    """The other side: a customer, a counterpart, the paper's pi_env."""
+
+    @property
+    def other(self) -> Role:
+        """The opposite party."""
+        return Role.PARTNER if self is Role.AGENT else Role.AGENT
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Effective sampling settings: what was really applied, not what was asked for."""
+
+    temperature: float = 1.0
+    """Softmax temperature; 0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus mass; 1 switches the nucleus off."""
+    top_k: int = 0
+    """Number of candidates; 0 switches it off."""
+    repetition_penalty: float = 1.0
+    """1 is neutral. Checkpoints that ship another default are overruled."""
+    max_new_tokens: int = 64
+    """Longest response in tokens, the stop token included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """How an agent turn came to be; absent for scripted and text-only turns."""
+
+    token_ids: tuple[int, ...]
+    """Ids as sampled, never re-tokenised; ends with the stop token if ``finish`` is ``stop``."""
+    logprobs: tuple[float, ...]
+    """Natural log-probability of each id under the distribution that it was drawn from
+    (after temperature and nucleus); same length as ``token_ids``."""
+    sampling: Sampling
+    """Effective settings."""
+    prompt_sha256: str
+    """Hash of the rendered prompt's token ids."""
+    n_prompt_tokens: int
+    """Length of that prompt in tokens."""
+    policy: str
+    """``PolicyRef.id`` of the policy that sampled it."""
+    finish: str
+    """``stop`` (the model ended its turn) or ``length`` (cut at ``max_new_tokens``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of the transcript."""
+
+    role: Role
+    """Who speaks."""
+    text: str
+    """The message as the other side reads it."""
+    scripted: bool = False
+    """True for the opening: a template, never sampled, never an action."""
+    sampled: Sampled | None = None
+    """Evidence of sampling; None for partners, scripted turns and text-only logs."""
+    off_policy: bool = False
+    """True if the turn was drawn under exploration instead of the policy itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message as a model sees it."""
+
+    role: str
+    """``system``, ``user`` or ``assistant``."""
+    content: str
+    """Text."""
+    token_ids: tuple[int, ...] | None = None
+    """Sampled ids of an assistant message where they are known."""
+
+    def as_dict(self) -> dict[str, str]:
+        """The role/content pair that chat templates take."""
+        return {"role": self.role, "content": self.content}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one party sees: its own instructions, its private note, and the transcript."""
+
+    role: Role
+    """Whose view this is."""
+    system: str
+    """System prompt."""
+    turns: tuple[Turn, ...] = ()
+    """Transcript so far."""
+    reminder: str | None = None
+    """Private note put before the other side's latest message in the rendered prompt only."""
+
+    def messages(self) -> tuple[Message, ...]:
+        r"""Chat messages: own turns are ``assistant``, the other's ``user``; reminder applied.
+
+        >>> hello = Turn(Role.AGENT, "Hi!", scripted=True)
+        >>> view = View(Role.PARTNER, "Be kind.", (hello,), reminder="[NOTE]")
+        >>> [(m.role, m.content) for m in view.messages()]
+        [('system', 'Be kind.'), ('user', '[NOTE]\nHi!')]
+        """
+        latest = max((i for i, t in enumerate(self.turns) if t.role is not self.role), default=-1)
+        out = [Message("system", self.system)]
+        for i, turn in enumerate(self.turns):
+            if turn.role is self.role:
+                ids = turn.sampled.token_ids if turn.sampled else None
+                out.append(Message("assistant", turn.text, ids))
+            else:
+                note = f"{self.reminder}\n" if self.reminder and i == latest else ""
+                out.append(Message("user", note + turn.text))
+        return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A finished conversation with all that training and scoring need; no environment required."""
+
+    id: str
+    """Unique within a log."""
+    kernel_id: str
+    """The scenario that was played (the paper's kernel); the unit of clustering."""
+    environment: str
+    """Registry name of the game, or the source of the log."""
+    turns: tuple[Turn, ...]
+    """Transcript, opening first."""
+    outcome: Outcome
+    """How it ended."""
+    system: str
+    """The agent's system prompt."""
+    reminder: str | None = None
+    """The agent's private note (see ``View``)."""
+    policy: str = ""
+    """``PolicyRef.id`` of the deployed policy."""
+    round: int = 0
+    """Round that logged it."""
+    replica: int = 0
+    """Index among the conversations of one kernel and round."""
+    seed: int = 0
+    """Seed of the conversation's random draws."""
+    j_star: Mapping[str, float] = field(default_factory=dict)
+    """Best attainable return by discount unit, where the partner is scripted; else empty."""
+
+    def agent_view(self, n_turns: int) -> View:
+        """What the agent saw after the first ``n_turns`` messages."""
+        return View(Role.AGENT, self.system, self.turns[:n_turns], self.reminder)

@@ -1,0 +1,1 @@
+"""Games as pure functions of (scenario, transcript); one file each."""

@@ -1,0 +1,1 @@
+"""Weights: the only layer that knows tensors."""

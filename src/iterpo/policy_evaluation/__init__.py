@@ -1,0 +1,1 @@
+"""Stage 2: fit Q^pi to logged returns (Observation 3.5)."""

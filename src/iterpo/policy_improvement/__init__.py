@@ -1,0 +1,1 @@
+"""Stage 3: optimise any reward (Observation 3.1)."""

@@ -1,0 +1,1 @@
+"""The conversation log: append, query, verify."""
