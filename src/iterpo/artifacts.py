@@ -62,7 +62,7 @@ def seal(folder: Path, kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     files = {
         str(p.relative_to(folder)): {"bytes": p.stat().st_size, "sha256": file_sha256(p)}
         for p in sorted(folder.rglob("*"))
-        if p.is_file() and p.name != MANIFEST and not p.name.endswith(".part")
+        if p.is_file() and p != folder / MANIFEST and not p.name.endswith(".part")
     }
     manifest = {"kind": kind, "facts": dict(facts), "files": files}
     write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,213 @@
+"""Stage 1: deploy pi_i and log D_i: many conversations, concurrent, seeded, resumable.
+
+Conversations are played in fixed blocks. All conversations of a block advance together, so a
+local policy answers them with one generate call, and its batches, hence its numbers, are the same
+in every run. A finished block is written at once; resuming plays only the missing blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from iterpo.agents.base import Seat
+from iterpo.artifacts import is_sealed, seal
+from iterpo.collect.play import Table, play
+from iterpo.domain import Conversation, Ending, Role, Scenario, derive
+from iterpo.store import CONVERSATIONS, read_conversations, write_conversations
+
+__all__ = ["Tally", "collect", "collect_into", "seats"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What has been played so far."""
+
+    done: int
+    """Finished conversations."""
+    total: int
+    """Planned conversations."""
+    agreed: int
+    """Conversations that ended in a deal."""
+    failed: int
+    """Infrastructure failures: left out of every mean, and counted."""
+    tokens: int
+    """Tokens that the policy sampled."""
+
+    def facts(self) -> dict[str, float]:
+        """Numbers for a progress bar."""
+        scored = self.done - self.failed
+        agreement = self.agreed / scored if scored else 0.0
+        return {"agreement": agreement, "failed": float(self.failed), "tokens": float(self.tokens)}
+
+
+JStar = Callable[[Scenario], Mapping[str, float]]
+Progress = Callable[[Tally], None]
+
+
+def seats(
+    scenarios: Sequence[Scenario],
+    per_scenario: int,
+    *,
+    round: int,  # noqa: A002 - the paper's word
+    seed: int,
+) -> tuple[Seat, ...]:
+    """Every conversation of a batch, each with a seed of its own (pain 52)."""
+    return tuple(
+        Seat(
+            scenario,
+            Role.AGENT,
+            round,
+            replica,
+            derive(seed, "round", round, scenario.split.value, scenario.kernel_id, replica),
+        )
+        for scenario in scenarios
+        for replica in range(per_scenario)
+    )
+
+
+def collect(
+    table: Table,
+    places: Sequence[Seat],
+    *,
+    concurrency: int = 128,
+    attempts: int = 2,
+    j_star: JStar | None = None,
+    progress: Progress | None = None,
+) -> tuple[Conversation, ...]:
+    """Play a batch in memory.
+
+    Args:
+        table: Environment and agents.
+        places: One seat per conversation (``seats``).
+        concurrency: Conversations of a block; they advance together and share generate calls.
+        attempts: Tries of a conversation that fails for reasons outside it (a server, a model).
+        j_star: Best attainable return of a scenario by discount unit, where it is known.
+        progress: Called after every conversation.
+    """
+    played: list[Conversation] = []
+    for block in _blocks(places, concurrency):
+        meter = _Meter(played, len(places), progress)
+        played.extend(_play_block(table, block, attempts, j_star, meter))
+    return tuple(played)
+
+
+def collect_into(
+    folder: Path,
+    table: Table,
+    places: Sequence[Seat],
+    *,
+    concurrency: int = 128,
+    attempts: int = 2,
+    j_star: JStar | None = None,
+    progress: Progress | None = None,
+) -> tuple[Conversation, ...]:
+    """Play a batch into ``folder``; a second call continues where the first one stopped.
+
+    Raises:
+        ArtifactError: if stored conversations are truncated or changed.
+        StorageFullError: if the disk is full; finished blocks are kept.
+    """
+    if is_sealed(folder):
+        return read_conversations(folder)
+    parts = folder / "parts"
+    played: list[Conversation] = []
+    for number, block in enumerate(_blocks(places, concurrency)):
+        part = parts / f"{number:05d}.jsonl"
+        if part.exists():
+            played.extend(read_conversations(part))
+            continue
+        meter = _Meter(played, len(places), progress)
+        fresh = _play_block(table, block, attempts, j_star, meter)
+        write_conversations(part, fresh)
+        played.extend(fresh)
+    write_conversations(folder / CONVERSATIONS, played)
+    shutil.rmtree(parts)
+    counts = {ending.value: sum(c.outcome.ending is ending for c in played) for ending in Ending}
+    facts = {"conversations": len(played), "endings": {k: n for k, n in counts.items() if n}}
+    seal(folder, "conversations", facts)
+    return tuple(played)
+
+
+class _Meter:
+    """Counts finished conversations and tells the progress callback."""
+
+    def __init__(
+        self, played: Sequence[Conversation], total: int, progress: Progress | None
+    ) -> None:
+        self._tally = Tally(0, total, 0, 0, 0)
+        self._progress = progress
+        for conversation in played:
+            self._count(conversation)
+
+    def __call__(self, conversation: Conversation) -> None:
+        self._count(conversation)
+        if self._progress:
+            self._progress(self._tally)
+
+    def _count(self, conversation: Conversation) -> None:
+        old, ending = self._tally, conversation.outcome.ending
+        self._tally = replace(
+            old,
+            done=old.done + 1,
+            agreed=old.agreed + (ending is Ending.AGREED),
+            failed=old.failed + (not ending.scored),
+            tokens=old.tokens
+            + sum(len(t.sampled.token_ids) for t in conversation.turns if t.sampled),
+        )
+
+
+def _blocks(places: Sequence[Seat], size: int) -> Iterator[Sequence[Seat]]:
+    return (places[i : i + size] for i in range(0, len(places), size))
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """``asyncio.run``, also from inside a running loop (a notebook): there in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(work())
+        return
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(work())).result()
+
+
+def _play_block(
+    table: Table,
+    block: Sequence[Seat],
+    attempts: int,
+    j_star: JStar | None,
+    meter: _Meter,
+) -> list[Conversation]:
+    results: dict[int, Conversation] = {}
+    for attempt in range(attempts):
+        open_places = [
+            i
+            for i in range(len(block))
+            if i not in results or results[i].outcome.ending is Ending.INFRASTRUCTURE_FAILURE
+        ]
+        if not open_places:
+            break
+        last = attempt == attempts - 1
+
+        async def one(i: int, *, last: bool = last) -> None:
+            results[i] = await play(table, block[i])
+            if last or results[i].outcome.ending is not Ending.INFRASTRUCTURE_FAILURE:
+                meter(results[i])
+
+        async def together(places: Sequence[int] = tuple(open_places)) -> None:
+            await asyncio.gather(*(one(i) for i in places))
+
+        _run(together)
+    played = [results[i] for i in range(len(block))]
+    if j_star is None:
+        return played
+    return [
+        replace(c, j_star=dict(j_star(seat.scenario)))
+        for c, seat in zip(played, block, strict=True)
+    ]

@@ -1,0 +1,66 @@
+"""One conversation: two agents speak in turn until the environment reads an outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from iterpo.agents.base import Agent, AgentFactory, Seat
+from iterpo.domain import Conversation, Ending, Outcome, Role, Turn
+from iterpo.environments.base import Environment
+
+__all__ = ["Table", "play"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Who plays what: an environment and the two sides."""
+
+    environment: Environment
+    """The game."""
+    agent: AgentFactory
+    """The policy's side."""
+    partner: AgentFactory
+    """The other side."""
+    policy: str = ""
+    """``PolicyRef.id`` noted on every conversation."""
+
+
+async def play(table: Table, seat: Seat) -> Conversation:
+    """Play one conversation to its end.
+
+    Whatever goes wrong in an agent is recorded as ``Ending.INFRASTRUCTURE_FAILURE`` with the
+    reason and the turns so far; it never raises, never costs the batch, never becomes a reward.
+    """
+    env, scenario = table.environment, seat.scenario
+    turns: list[Turn] = [env.opening(scenario)]
+    parties: dict[Role, Agent] = {}
+    try:
+        parties[Role.AGENT] = table.agent(replace(seat, role=Role.AGENT))
+        parties[Role.PARTNER] = table.partner(replace(seat, role=Role.PARTNER))
+        while (outcome := env.read(scenario, turns)) is None:
+            role = turns[-1].role.other
+            reply = await parties[role].reply(env.view(scenario, role, turns))
+            turns.append(reply.turn(role))
+    except Exception as error:
+        outcome = Outcome(
+            Ending.INFRASTRUCTURE_FAILURE,
+            closing_message=len(turns) - 1,
+            detail=f"{type(error).__name__}: {error}"[:500],
+        )
+    finally:
+        for party in parties.values():
+            party.close()
+    view = env.view(scenario, Role.AGENT, turns[:1])
+    return Conversation(
+        id=f"{seat.round}/{scenario.kernel_id}/{seat.replica}",
+        kernel_id=scenario.kernel_id,
+        environment=env.name,
+        turns=tuple(turns),
+        outcome=outcome,
+        system=view.system,
+        reminder=view.reminder,
+        policy=table.policy,
+        round=seat.round,
+        replica=seat.replica,
+        seed=seat.seed,
+    )
