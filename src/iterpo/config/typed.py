@@ -1,0 +1,165 @@
+"""Plain values to nested frozen dataclasses and back; every mistake in one error."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import json
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+
+from iterpo.config.schema import accepted, all_keys, hints_of, nested
+from iterpo.config.text import all_in_one, shown
+
+__all__ = ["canonical_yaml", "dump", "parse"]
+
+T = TypeVar("T")
+
+
+def parse(cls: type[T], mapping: Mapping[str, Any], source: str) -> T:
+    """An instance of a frozen dataclass (nested ones included) from plain values.
+
+    Nothing is coerced but whole numbers to floats and texts to enum members and paths.
+
+    Args:
+        cls: Dataclass to build.
+        mapping: Plain values, as YAML gives them.
+        source: Where they come from, for messages.
+
+    Raises:
+        ConfigError: with every unknown key, wrong type, wrong value and missing key at once,
+            each by its dotted name.
+    """
+    adapter = pydantic.TypeAdapter(cls)
+    values = copy.deepcopy(dict(mapping))
+    mistakes = list(_drop_unknown(cls, values, (), cls))
+    # Each pass drops what was wrong, so that checks which a first mistake hides are made too.
+    while True:
+        try:
+            text = json.dumps(values, default=str)
+            instance = adapter.validate_json(text, strict=True)
+        except pydantic.ValidationError as error:
+            found, bad = _explain(cls, values, error)
+            mistakes += [line for line in found if line not in mistakes]
+            if not sum(_drop(values, path) for path in bad):
+                break
+        else:
+            break
+    if mistakes:
+        raise all_in_one(source, mistakes)
+    return instance
+
+
+def dump(instance: Any) -> Any:
+    """A dataclass instance as plain JSON values; ``parse`` reads them back."""
+    if dataclasses.is_dataclass(instance) and not isinstance(instance, type):
+        return {f.name: dump(getattr(instance, f.name)) for f in dataclasses.fields(instance)}
+    if isinstance(instance, Mapping):
+        return {str(key): dump(value) for key, value in instance.items()}
+    if isinstance(instance, (tuple, list, frozenset, set)):
+        items = [dump(item) for item in instance]
+        return sorted(items, key=repr) if isinstance(instance, (frozenset, set)) else items
+    if isinstance(instance, Enum):
+        return instance.value
+    return str(instance) if isinstance(instance, Path) else instance
+
+
+def canonical_yaml(instance: Any) -> str:
+    """The one YAML text of a value, defaults included, keys in declared order."""
+    return to_yaml(dump(instance))
+
+
+def _drop_unknown(
+    cls: type, values: dict[str, Any], path: tuple[str, ...], root: type
+) -> Iterator[str]:
+    hints = hints_of(cls)
+    for key in list(values):
+        inner = nested(hints.get(key))
+        if key not in hints:
+            given = values.pop(key)
+            dotted = ".".join((*path, str(key)))
+            where = f"in {'.'.join(path)}" if path else "at the top"
+            yield (
+                f"{dotted}: unknown key, given {shown(given)}; accepted {where}: "
+                f"{', '.join(hints)}.{_did_you_mean(str(key), path, hints, root)}"
+            )
+        elif inner and isinstance(values[key], dict):
+            yield from _drop_unknown(inner, values[key], (*path, key), root)
+
+
+def _did_you_mean(key: str, path: tuple[str, ...], hints: Iterable[str], root: type) -> str:
+    if near := difflib.get_close_matches(key, list(hints), n=1, cutoff=0.6):
+        return f" Did you mean {'.'.join((*path, near[0]))}?"
+    elsewhere = {full: full.rpartition(".")[2] for full in all_keys(root)}
+    near = difflib.get_close_matches(key, list(elsewhere.values()), n=1, cutoff=0.75)
+    places = [full for full, last in elsewhere.items() if near and last == near[0]]
+    return f" Did you mean {' or '.join(places)}?" if places else ""
+
+
+def _explain(
+    cls: type, values: Any, error: pydantic.ValidationError
+) -> tuple[list[str], set[tuple[Any, ...]]]:
+    lines: dict[str, None] = {}
+    bad: set[tuple[Any, ...]] = set()
+    for item in error.errors(include_url=False):
+        path, hint, given = _locate(cls, values, item["loc"])
+        dotted = ".".join(str(p) for p in path)
+        own = item.get("ctx", {}).get("error")
+        if item["type"] == "missing":
+            lines[f"{dotted}: required, but not given; accepted: {accepted(hint)}"] = None
+        elif isinstance(own, Exception):
+            fields = hints_of(hint) if isinstance(hint, type) and nested(hint) else {}
+            for line in str(own).splitlines():
+                name = line.partition(":")[0].strip().split(".")[0]
+                joint = "." if name in fields else ": "
+                lines[f"{dotted}{joint if dotted else ''}{line.strip()}"] = None
+                bad.add((*path, name) if name in fields else path)
+        else:
+            near = ""
+            if isinstance(given, str) and accepted(hint).startswith("one of "):
+                options = accepted(hint).removeprefix("one of ").split(", ")
+                match = difflib.get_close_matches(given, options, n=1, cutoff=0.5)
+                near = f". Did you mean {match[0]}?" if match else ""
+            lines[f"{dotted}: given {shown(given)}; accepted: {accepted(hint)}{near}"] = None
+            bad.add(path)
+    return list(lines), bad
+
+
+def _locate(cls: type, values: Any, loc: Sequence[Any]) -> tuple[tuple[Any, ...], Any, Any]:
+    """Path, type and value behind a pydantic location, whose tail may name union branches."""
+    path: list[Any] = []
+    hint: Any = cls
+    value = values
+    for part in loc:
+        inner = nested(hint)
+        if inner and part in hints_of(inner):
+            hint = hints_of(inner)[part]
+            value = value.get(part) if isinstance(value, dict) else None
+        elif isinstance(part, int) and isinstance(value, list) and part < len(value):
+            args = typing.get_args(hint)
+            hint, value = (args[0] if args else Any), value[part]
+        else:
+            break
+        path.append(part)
+    return tuple(path), hint, value
+
+
+def _drop(values: Any, path: tuple[Any, ...]) -> bool:
+    for part in path[:-1]:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    if not path or not isinstance(values, (dict, list)):
+        return False
+    try:
+        del values[path[-1]]
+    except (KeyError, IndexError):
+        return False
+    return True
