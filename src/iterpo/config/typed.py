@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from iterpo.config.schema import accepted, all_keys, hints_of, nested
-from iterpo.config.text import all_in_one, shown
+from iterpo.config.text import all_in_one, shown, to_yaml
 
 __all__ = ["canonical_yaml", "dump", "parse"]
 
