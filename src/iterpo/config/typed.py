@@ -38,6 +38,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str) -> T:
     """
     adapter = pydantic.TypeAdapter(cls)
     values = copy.deepcopy(dict(mapping))
+    dropped: set[tuple[Any, ...]] = set()
     mistakes = list(_drop_unknown(cls, values, (), cls))
     # Each pass drops what was wrong, so that checks which a first mistake hides are made too.
     while True:
@@ -45,9 +46,11 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str) -> T:
             text = json.dumps(values, default=str)
             instance = adapter.validate_json(text, strict=True)
         except pydantic.ValidationError as error:
-            found, bad = _explain(cls, values, error)
+            found, bad = _explain(cls, values, error, dropped)
             mistakes += [line for line in found if line not in mistakes]
-            if not sum(_drop(values, path) for path in bad):
+            fresh = {path for path in bad if _drop(values, path)}
+            dropped |= fresh
+            if not fresh:
                 break
         else:
             break
@@ -103,7 +106,7 @@ def _did_you_mean(key: str, path: tuple[str, ...], hints: Iterable[str], root: t
 
 
 def _explain(
-    cls: type, values: Any, error: pydantic.ValidationError
+    cls: type, values: Any, error: pydantic.ValidationError, dropped: set[tuple[Any, ...]]
 ) -> tuple[list[str], set[tuple[Any, ...]]]:
     lines: dict[str, None] = {}
     bad: set[tuple[Any, ...]] = set()
@@ -112,9 +115,12 @@ def _explain(
         dotted = ".".join(str(p) for p in path)
         own = item.get("ctx", {}).get("error")
         if item["type"] == "missing":
+            if path in dropped:
+                continue
             lines[f"{dotted}: required, but not given; accepted: {accepted(hint)}"] = None
         elif isinstance(own, Exception):
-            fields = hints_of(hint) if isinstance(hint, type) and nested(hint) else {}
+            inner = nested(hint)
+            fields = hints_of(inner) if inner else {}
             for line in str(own).splitlines():
                 name = line.partition(":")[0].strip().split(".")[0]
                 joint = "." if name in fields else ": "
@@ -124,7 +130,7 @@ def _explain(
             near = ""
             if isinstance(given, str) and accepted(hint).startswith("one of "):
                 options = accepted(hint).removeprefix("one of ").split(", ")
-                match = difflib.get_close_matches(given, options, n=1, cutoff=0.5)
+                match = difflib.get_close_matches(given, options, n=1, cutoff=0.6)
                 near = f". Did you mean {match[0]}?" if match else ""
             lines[f"{dotted}: given {shown(given)}; accepted: {accepted(hint)}{near}"] = None
             bad.add(path)
