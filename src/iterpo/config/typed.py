@@ -121,10 +121,10 @@ def _explain(
         elif isinstance(own, Exception):
             inner = nested(hint)
             fields = hints_of(inner) if inner else {}
-            for line in str(own).splitlines():
-                name = line.partition(":")[0].strip().split(".")[0]
+            for line in _own_lines(own):
+                name = line.split()[0].rstrip(":").split(".")[0]
                 joint = "." if name in fields else ": "
-                lines[f"{dotted}{joint if dotted else ''}{line.strip()}"] = None
+                lines[f"{dotted}{joint if dotted else ''}{line}"] = None
                 bad.add((*path, name) if name in fields else path)
         else:
             near = ""
@@ -135,6 +135,13 @@ def _explain(
             lines[f"{dotted}: given {shown(given)}; accepted: {accepted(hint)}{near}"] = None
             bad.add(path)
     return list(lines), bad
+
+
+def _own_lines(error: Exception) -> list[str]:
+    """The mistakes that a class lists itself: indented lines under a headline, else all lines."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    listed = [line for line in lines[1:] if line.startswith("  ")]
+    return [line.strip() for line in listed or lines] or [type(error).__name__]
 
 
 def _locate(cls: type, values: Any, loc: Sequence[Any]) -> tuple[tuple[Any, ...], Any, Any]:

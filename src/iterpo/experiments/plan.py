@@ -1,0 +1,257 @@
+"""A plan: everything that a run depends on, as one frozen value with an identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from iterpo.config import dump, override, parse, read_yaml
+from iterpo.domain import Sampling
+from iterpo.errors import ConfigError
+from iterpo.methods import names as method_names
+from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_improvement.base import ImproveConfig
+
+__all__ = [
+    "CollectPlan",
+    "EnvironmentPlan",
+    "HeldoutPlan",
+    "MethodPlan",
+    "PartnerPlan",
+    "Plan",
+    "PolicyPlan",
+    "TrackingPlan",
+    "load_plan",
+    "preset_names",
+]
+
+_NO_EFFECT_ON_RESULTS = ("name", "tracking")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentPlan:
+    """Which game is played."""
+
+    name: str = "ultimatum"
+    """Registry name; `iterpo envs` lists them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the game, e.g. `prompt_style: compact`; `iterpo envs show NAME` lists them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerPlan:
+    """Who sits on the other side, the paper's pi_env."""
+
+    kind: Literal["scripted"] = "scripted"
+    """`scripted`: the game's rule-based partner, for which J* is known."""
+    seed: int = 0
+    """Seed of the partners' private draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPlan:
+    """pi_0: the policy that the first round deploys."""
+
+    model: str = "nano"
+    """Embedded default, local folder or hub id; `iterpo models` lists the embedded ones."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the weights; `auto` lets the model layer choose for the device."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    threads: int | None = None
+    """CPU threads of a phase; null leaves the default. Changes rounding, hence results."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        _refuse(self, threads=(lambda v: v is None or v >= 1, "null, or 1 or more"))
+
+
+@dataclass(frozen=True, slots=True)
+class MethodPlan:
+    """What turns logged conversations into a better policy."""
+
+    name: str = "iterpo"
+    """Registry name; `iterpo methods` lists them."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that are not registered."""
+        known = method_names()
+        _refuse(self, name=(lambda v: v in known, "one of " + ", ".join(known)))
+
+
+@dataclass(frozen=True, slots=True)
+class CollectPlan:
+    """Stage 1 of a round: what pi_i is deployed on."""
+
+    scenarios: int = 100
+    """Training kernels a round (paper, Table 2)."""
+    per_scenario: int = 4
+    """Conversations per kernel (K in Table 2)."""
+    data_seed: int = 42
+    """Seed that chooses the kernels (Table 2)."""
+    kernels: Literal["fixed", "fresh"] = "fixed"
+    """`fixed`: the same kernels in every round, as in the paper; `fresh`: new ones each round."""
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.7, top_p=0.9))
+    """How the policy samples; all that is not given here is neutral."""
+    concurrency: int = 128
+    """Conversations that advance together and share generate calls; part of the identity, since
+    batching changes rounding."""
+    attempts: int = 2
+    """Tries of a conversation that fails for reasons outside it."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        one = (_at_least(1), "1 or more")
+        _refuse(
+            self, scenarios=one, per_scenario=one, data_seed=_NATURAL, concurrency=one, attempts=one
+        )
+        _refuse(
+            self.sampling,
+            "sampling.",
+            temperature=(lambda v: v >= 0, "0 (greedy) or more"),
+            top_p=(lambda v: 0 < v <= 1, "above 0, at most 1 (1 switches the nucleus off)"),
+            top_k=(lambda v: v >= 0, "0 (off) or more"),
+            repetition_penalty=(lambda v: v > 0, "above 0 (1 is neutral)"),
+            max_new_tokens=one,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldoutPlan:
+    """What every policy is measured on; never trained on."""
+
+    scenarios: int = 100
+    """Held-out kernels."""
+    per_scenario: int = 4
+    """Conversations per kernel."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        one = (_at_least(1), "1 or more")
+        _refuse(self, scenarios=one, per_scenario=one)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingPlan:
+    """Where training metrics go besides the run's own table."""
+
+    report_to: tuple[Literal["trackio", "tensorboard", "wandb", "mlflow"], ...] = ()
+    """Trackers to feed; each needs its package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a run depends on (Algorithm 1 with the settings of Tables 2 and 3)."""
+
+    name: str = "run"
+    """What the run is called; names its default folder, changes no result."""
+    seed: int = 0
+    """Root of all random draws of the run."""
+    rounds: int = 4
+    """Rounds of collect, fit Q, improve (Table 3)."""
+    environment: EnvironmentPlan = field(default_factory=EnvironmentPlan)
+    """The game."""
+    partner: PartnerPlan = field(default_factory=PartnerPlan)
+    """The other side."""
+    policy: PolicyPlan = field(default_factory=PolicyPlan)
+    """The initial policy."""
+    method: MethodPlan = field(default_factory=MethodPlan)
+    """The method."""
+    collect: CollectPlan = field(default_factory=CollectPlan)
+    """Conversations of a round."""
+    q: QConfig = field(default_factory=QConfig)
+    """Policy evaluation (Observation 3.5)."""
+    improve: ImproveConfig = field(default_factory=ImproveConfig)
+    """Policy improvement (Observation 3.1)."""
+    heldout: HeldoutPlan = field(default_factory=HeldoutPlan)
+    """Measurement."""
+    stop_when_q_converged: float | None = None
+    """Stop before the last round once Q changes by less than this between rounds; null: never."""
+    tracking: TrackingPlan = field(default_factory=TrackingPlan)
+    """Trackers."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        _refuse(
+            self,
+            seed=_NATURAL,
+            rounds=(_at_least(1), "1 or more"),
+            name=(
+                lambda v: bool(v) and v not in (".", "..") and not set(v) & set("/\\\0"),
+                "text without slashes, since it names a folder",
+            ),
+            stop_when_q_converged=(lambda v: v is None or v > 0, "null, or above 0"),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values, defaults included; ``load_plan`` reads them back."""
+        values: dict[str, Any] = dump(self)
+        return values
+
+    def identity(self) -> str:
+        """SHA-256 over everything that changes results: equal exactly for equal experiments."""
+        values = {k: v for k, v in self.as_dict().items() if k not in _NO_EFFECT_ON_RESULTS}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of the plans that come with the package."""
+    folder = resources.files("iterpo.experiments") / "presets"
+    return tuple(
+        sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml"))
+    )
+
+
+def load_plan(source: str | Path, overrides: Sequence[str] = ()) -> Plan:
+    """The plan of a YAML file or a preset, with ``a.b=c`` settings applied on top.
+
+    Args:
+        source: Path of a file, or the name of a preset (``demo``, ``paper``, ``smoke``). A file
+            of that very name wins.
+        overrides: Settings in order of precedence, lowest first.
+
+    Raises:
+        ConfigError: with all mistakes of the plan at once.
+    """
+    path = Path(source)
+    if not path.is_file():
+        known = preset_names()
+        if str(source) not in known:
+            raise ConfigError(
+                f"no plan at {str(source)!r}: give a YAML file, or one of the presets "
+                f"{', '.join(known)}."
+            )
+        with resources.as_file(resources.files("iterpo.experiments") / "presets") as folder:
+            values = read_yaml(folder / f"{source}.yaml")
+    else:
+        values = read_yaml(path)
+    named = f"the plan {source}" + (f" with {', '.join(overrides)}" if overrides else "")
+    return parse(Plan, override(values, overrides), named)
+
+
+_Rule = tuple[Callable[[Any], bool], str]
+
+
+def _at_least(least: float) -> Callable[[Any], bool]:
+    return lambda value: bool(value >= least)
+
+
+_NATURAL: _Rule = (_at_least(0), "0 or more")
+
+
+def _refuse(owner: object, prefix: str = "", /, **rules: _Rule) -> None:
+    mistakes = list(_broken(owner, prefix, rules))
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+
+
+def _broken(owner: object, prefix: str, rules: Mapping[str, _Rule]) -> Iterator[str]:
+    for name, (holds, accepted) in rules.items():
+        value = getattr(owner, name)
+        if not holds(value):
+            yield f"{prefix}{name}: given {value!r}; accepted: {accepted}"
