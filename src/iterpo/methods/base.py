@@ -36,9 +36,7 @@ class RoundBatch:
 class Workspace(Protocol):
     """The two operators of the reduction, with their settings, storage and resumption."""
 
-    def fit_q(
-        self, policy: PolicyRef, batch: RoundBatch, *, gamma: float | None = None
-    ) -> Reward:
+    def fit_q(self, policy: PolicyRef, batch: RoundBatch, *, gamma: float | None = None) -> Reward:
         """Observation 3.5: Q^pi by regression on Monte-Carlo returns; ``gamma`` overrides."""
         ...
 

@@ -1,0 +1,55 @@
+"""The update phase: logged conversations in, pi_{i+1} out; no simulator is in reach."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from iterpo.artifacts import seal
+from iterpo.domain import PolicyRef, decisions
+from iterpo.experiments.events import Event, Report
+from iterpo.experiments.lineage import policy_of_round, round_of
+from iterpo.experiments.plan import Plan
+from iterpo.methods import RoundBatch, make
+from iterpo.methods.workspace import FolderWorkspace, Settings
+from iterpo.models.backbone import load
+from iterpo.policy_evaluation.health import convergence
+from iterpo.policy_evaluation.qfunction import QFunction
+from iterpo.store import read_conversations
+
+__all__ = ["update"]
+
+
+def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
+    """Apply the plan's method to the round's log; the phase folder is sealed at the end."""
+    i = round_of(key)
+    logs = [read_conversations(folder / f"round-{j}" / "deploy" / "train") for j in range(i + 1)]
+    policy = policy_of_round(folder, plan, i)
+    batch = RoundBatch(i, logs[i], policy_of_round(folder, plan, 0), tuple(logs[:i]))
+
+    def progress(stage: str, done: int, total: int, facts: Mapping[str, float]) -> None:
+        report(Event("progress", key, stage, done, total, dict(facts)))
+
+    settings = Settings(plan.q, plan.improve, plan.policy.dtype, plan.policy.device)
+    workspace = FolderWorkspace(folder / key, settings, progress)
+    new = make(plan.method.name).update(policy, batch, workspace)
+    facts: dict[str, Any] = {"policy": new.id, "parent": policy.id}
+    health = folder / key / "q_health.json"
+    if health.exists():
+        facts["q_health"] = json.loads(health.read_text())
+    if plan.stop_when_q_converged is not None and i > 0:
+        facts["q_change"] = _q_change(folder, plan, i, policy, batch)
+    seal(folder / key, "update", facts)
+
+
+def _q_change(folder: Path, plan: Plan, i: int, policy: PolicyRef, batch: RoundBatch) -> float:
+    """Distance of Q_i and Q_{i-1} on the rows of round i, relative to the spread of returns."""
+    rows = [r for c in batch.conversations for r in decisions(c, plan.q.gamma)]
+    scores = []
+    for j, ref in ((i, policy), (i - 1, policy_of_round(folder, plan, i - 1))):
+        backbone = load(ref, dtype=plan.policy.dtype, device=plan.policy.device)
+        q = QFunction.load(folder / f"round-{j}" / "update" / "q", backbone)
+        scores.append(q([r.state for r in rows], [r.response for r in rows]))
+    return convergence(scores[0], scores[1], [r.ret for r in rows])

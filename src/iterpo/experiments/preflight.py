@@ -1,0 +1,103 @@
+"""Everything that can be checked before anything expensive starts, in one error.
+
+Data, model, chat template, context length and trainer options are looked at in a process of
+their own; what the run will play is drawn once and kept (bit streams are stable in practice, not
+by contract).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+from iterpo import environments
+from iterpo.artifacts import seal, write_atomic
+from iterpo.domain import PolicyRef, Role, Scenario, Split
+from iterpo.environments.base import Environment
+from iterpo.errors import ConfigError, ContextOverflowError, IterpoError
+from iterpo.experiments.events import Report
+from iterpo.experiments.lineage import policy_of_round
+from iterpo.experiments.plan import Plan
+from iterpo.experiments.rollout import draw_scenarios
+from iterpo.methods import make
+from iterpo.models.backbone import check_quantization, load_chat
+from iterpo.policy_improvement.grpo import check_grpo_fields
+
+__all__ = ["preflight"]
+
+T = TypeVar("T")
+
+
+def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # noqa: ARG001
+    """Check the plan against this machine; all that is wrong comes in one error.
+
+    Raises:
+        ConfigError: if more than one thing is wrong; else the error of that thing itself.
+    """
+    found: list[IterpoError] = []
+    env = _attempt(found, lambda: environments.make(plan.environment.name, **_options(plan)))
+    policy = _attempt(found, lambda: policy_of_round(folder, plan, 0))
+    _attempt(found, lambda: make(plan.method.name))
+    _attempt(found, lambda: check_grpo_fields(plan.improve))
+    if plan.q.backbone == "nf4":
+        _attempt(found, check_quantization)
+    drawn = _attempt(found, lambda: _draw(env, plan)) if env is not None else None
+    if env is not None and policy is not None and drawn is not None:
+        _attempt(found, lambda: _check_context(env, policy, plan, drawn))
+    _raise(found)
+    assert policy is not None and drawn is not None  # noqa: S101 - else _raise has raised
+    kernels = {split: [asdict(s) for s in scenarios] for split, scenarios in drawn.items()}
+    write_atomic(folder / key / "kernels.json", json.dumps(kernels, indent=1) + "\n")
+    seal(folder / key, "preflight", {"policy": policy.id, "base_sha256": policy.base_sha256})
+
+
+def _draw(env: Environment, plan: Plan) -> dict[str, list[Scenario]]:
+    """Every kernel that the run will play, by split."""
+    rounds = range(plan.rounds + 1) if plan.collect.kernels == "fresh" else range(1)
+    train = [s for i in rounds for s in draw_scenarios(env, plan, Split.TRAIN, i)]
+    heldout = list(draw_scenarios(env, plan, Split.HELDOUT, 0))
+    return {Split.TRAIN.value: train, Split.HELDOUT.value: heldout}
+
+
+def _options(plan: Plan) -> dict[str, object]:
+    return dict(plan.environment.options)
+
+
+def _attempt(found: list[IterpoError], check: Callable[[], T]) -> T | None:
+    try:
+        return check()
+    except IterpoError as error:
+        found.append(error)
+        return None
+
+
+def _raise(found: list[IterpoError]) -> None:
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        lines = "\n  - ".join(str(error) for error in found)
+        raise ConfigError(f"{len(found)} things stand in the way of this run:\n  - {lines}")
+
+
+def _check_context(
+    env: Environment, policy: PolicyRef, plan: Plan, drawn: dict[str, list[Scenario]]
+) -> None:
+    """The longest conversation must fit: prompts are never cut in the middle of a run."""
+    chat, context = load_chat(policy)
+    reply = plan.collect.sampling.max_new_tokens
+    for scenario in (s for scenarios in drawn.values() for s in scenarios):
+        opening = env.opening(scenario)
+        view = env.view(scenario, Role.PARTNER, [opening])
+        first = len(chat.prompt_ids(view.messages()))
+        # Ten messages follow the opening, and a partner's are about as long as the policy's.
+        needed = first + 10 * reply
+        if needed > context:
+            raise ContextOverflowError(
+                f"conversations of {scenario.kernel_id} may need {needed} tokens ({first} for the "
+                f"first prompt, then up to 10 messages of {reply}), but {policy.base_model!r} "
+                f"reads {context}. Lower collect.sampling.max_new_tokens, use environment option "
+                "prompt_style=compact, or take a model with a longer context."
+            )

@@ -1,0 +1,67 @@
+"""Run one phase in a process of its own, so that its memory is really freed (pain 46).
+
+The parent never imports torch. The child tells events over a pipe, writes what libraries print
+to a log file, inherits the lock of the run folder, and ends itself when the parent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from iterpo.errors import PhaseError
+from iterpo.experiments import events
+
+__all__ = ["spawn"]
+
+_TAIL_LINES = 15
+
+
+def spawn(folder: Path, key: str, lock_fd: int, report: events.Report) -> None:
+    """Run a phase of the run in ``folder`` and forward its events.
+
+    Raises:
+        PhaseError: if the process ends without finishing; the message holds the end of its log.
+    """
+    log = folder / "logs" / f"{key.replace('/', '-')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "iterpo.experiments.phases", str(folder), key, str(writing)]
+    with log.open("ab") as sink:
+        child = subprocess.Popen(  # noqa: S603 - our own module
+            command,
+            stdin=subprocess.PIPE,  # never written to: its end tells the child that we are gone
+            stdout=sink,
+            stderr=sink,
+            pass_fds=(writing, lock_fd),
+        )
+    os.close(writing)
+    try:
+        with os.fdopen(reading, encoding="utf-8") as lines:
+            for line in lines:
+                report(events.decode(line))
+        code = child.wait()
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        if child.stdin:
+            child.stdin.close()
+    if code != 0:
+        raise PhaseError(_explain(key, code, log))
+
+
+def _explain(key: str, code: int, log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    marks = [i for i, line in enumerate(lines) if line.startswith("iterpo: ")]
+    if marks:  # an error that we raised on purpose: its message is enough
+        return "\n".join(lines[marks[-1] :]).removeprefix("iterpo: ")
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    hint = " (out of memory?)" if code == -9 else ""
+    tail = "\n  ".join(lines[-_TAIL_LINES:])
+    return (
+        f"phase {key} ended with {how}{hint}. Finished work is kept; resume with --resume.\n"
+        f"The end of {log}:\n  {tail}"
+    )

@@ -1,0 +1,80 @@
+"""The deploy phase: pi_i plays the training kernels (D_i) and the held-out kernels."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from iterpo import environments
+from iterpo.agents.local import LocalPolicy
+from iterpo.agents.scripted import ScriptedPartner
+from iterpo.artifacts import seal
+from iterpo.collect import Table, Tally, collect_into, seats
+from iterpo.domain import Scenario, Split
+from iterpo.environments.base import Environment
+from iterpo.experiments.events import Event, Report
+from iterpo.experiments.lineage import policy_of_round, round_of
+from iterpo.experiments.plan import Plan
+from iterpo.measure import measure
+from iterpo.models.backbone import load
+
+__all__ = ["deploy", "draw_scenarios"]
+
+
+def draw_scenarios(env: Environment, plan: Plan, split: Split, i: int) -> tuple[Scenario, ...]:
+    """Kernels of round i: the same in every round, or fresh ones where the plan says so."""
+    if split is Split.HELDOUT:
+        return env.scenarios(split, plan.heldout.scenarios, plan.collect.data_seed)
+    n = plan.collect.scenarios
+    if plan.collect.kernels == "fixed":
+        return env.scenarios(split, n, plan.collect.data_seed)
+    return env.scenarios(split, n * (i + 1), plan.collect.data_seed)[n * i :]
+
+
+def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
+    """Log both batches of a round and measure them; the phase folder is sealed at the end."""
+    i = round_of(key)
+    env = environments.make(plan.environment.name, **plan.environment.options)
+    ref = policy_of_round(folder, plan, i)
+    backbone = load(ref, dtype=plan.policy.dtype, device=plan.policy.device)
+    agent = LocalPolicy(backbone, plan.collect.sampling)
+    partner = ScriptedPartner(env, plan.partner.seed)
+    table = Table(env, agent, partner, ref.id)
+    facts: dict[str, object] = {"policy": ref.id, "round": i}
+    for split, per_scenario in (
+        (Split.TRAIN, plan.collect.per_scenario),
+        (Split.HELDOUT, plan.heldout.per_scenario),
+    ):
+        scenarios = draw_scenarios(env, plan, split, i)
+        conversations = collect_into(
+            folder / key / split.value,
+            table,
+            seats(scenarios, per_scenario, round=i, seed=plan.seed),
+            concurrency=plan.collect.concurrency,
+            attempts=plan.collect.attempts,
+            j_star=lambda scenario: partner.j_star(scenario, plan.q.gamma),
+            progress=_Meter(key, split.value, report),
+        )
+        facts[split.value] = measure(conversations, plan.q.gamma).to_dict()
+    seal(folder / key, "deploy", facts)
+
+
+class _Meter:
+    """Turns tallies into progress events with rates."""
+
+    def __init__(self, key: str, stage: str, report: Report) -> None:
+        self._key, self._stage, self._report = key, stage, report
+        self._started = time.monotonic()
+        self._first: Tally | None = None
+
+    def __call__(self, tally: Tally) -> None:
+        first = self._first = self._first or tally
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        rates = {
+            "conversations_per_s": (tally.done - first.done + 1) / seconds,
+            "tokens_per_s": (tally.tokens - first.tokens) / seconds,
+        }
+        event = Event(
+            "progress", self._key, self._stage, tally.done, tally.total, tally.facts() | rates
+        )
+        self._report(event)

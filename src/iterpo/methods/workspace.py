@@ -1,0 +1,116 @@
+"""A workspace in a folder: the two operators, each finished once and found again on resume."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from iterpo.artifacts import is_sealed, write_atomic
+from iterpo.domain import PolicyRef, Reward, decisions
+from iterpo.methods.base import RoundBatch
+from iterpo.models.backbone import Backbone, load
+from iterpo.models.checkpoints import read_policy, save_policy
+from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_evaluation.monte_carlo import fit_q
+from iterpo.policy_evaluation.qfunction import QFunction
+from iterpo.policy_improvement.base import ImproveConfig
+from iterpo.policy_improvement.grpo import improve
+from iterpo.store import METRICS, MetricsTable
+
+__all__ = ["FolderWorkspace", "Settings", "quiet"]
+
+Progress = Callable[[str, int, int, Mapping[str, float]], None]
+"""(stage, done, total, facts)."""
+
+
+def quiet(stage: str, done: int, total: int, facts: Mapping[str, float]) -> None:
+    """Progress that says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the operators run."""
+
+    q: QConfig = field(default_factory=QConfig)
+    """Policy evaluation."""
+    improve: ImproveConfig = field(default_factory=ImproveConfig)
+    """Policy improvement."""
+    dtype: str = "auto"
+    """Number type of the policy's weights."""
+    device: str = "auto"
+    """Where to compute."""
+
+
+class FolderWorkspace:
+    """Runs both operators in ``folder``.
+
+    ::
+
+        folder/q/        value head and health report, sealed
+        folder/policy/   adapter of the new policy, sealed
+        folder/metrics/  one table per operator
+        folder/work/     trainer state while it runs
+    """
+
+    def __init__(self, folder: Path, settings: Settings, progress: Progress = quiet) -> None:
+        """Nothing is loaded before it is needed."""
+        self.folder = folder
+        self.settings = settings
+        self._progress = progress
+        self._loaded: dict[tuple[str, str | None], Backbone] = {}
+
+    def fit_q(
+        self, policy: PolicyRef, batch: RoundBatch, *, gamma: float | None = None
+    ) -> QFunction:
+        """Q^pi by regression on the Monte-Carlo returns of the batch (Observation 3.5)."""
+        config = self.settings.q if gamma is None else replace(self.settings.q, gamma=gamma)
+        backbone = self._backbone(policy, "nf4" if config.backbone == "nf4" else None)
+        target = self.folder / "q"
+        if not is_sealed(target):
+            table = self._table(batch.round, "fit_q")
+
+            def record(step: int, values: Mapping[str, float]) -> None:
+                table.record(step, values)
+                self._progress("fit_q", step, config.epochs, values)
+
+            result = fit_q(backbone, batch.conversations, config, record)
+            result.q.save(target)
+            report = json.dumps(result.report.to_dict(), indent=1, sort_keys=True)
+            write_atomic(self.folder / "q_health.json", report + "\n")
+        return QFunction.load(target, backbone)
+
+    def improve(self, policy: PolicyRef, batch: RoundBatch, *, reward: Reward) -> PolicyRef:
+        """Single-turn RL on the logged states (Observation 3.1); the adapter is stored unmerged."""
+        target = self.folder / "policy"
+        if is_sealed(target):
+            return read_policy(target)
+        states = [row.state for c in batch.conversations for row in decisions(c, gamma=0.0)]
+        result = improve(
+            self._backbone(policy, None),
+            states,
+            reward,
+            self.settings.improve,
+            workdir=self.folder / "work",
+            record=self._table(batch.round, "improve").record,
+            progress=lambda done, total, facts: self._progress("improve", done, total, facts),
+        )
+        saved = save_policy(
+            target, result.model, result.adapter_name, parent=policy, round=policy.round + 1
+        )
+        shutil.rmtree(self.folder / "work", ignore_errors=True)
+        return saved
+
+    def _backbone(self, policy: PolicyRef, quantize: str | None) -> Backbone:
+        key = (policy.id, quantize)
+        if key not in self._loaded:
+            s = self.settings
+            self._loaded[key] = load(policy, dtype=s.dtype, device=s.device, quantize=quantize)
+        return self._loaded[key]
+
+    def _table(self, round: int, phase: str) -> MetricsTable:  # noqa: A002
+        return MetricsTable(
+            self.folder / "metrics" / f"{phase}-{METRICS}", round=round, phase=phase
+        )
