@@ -122,10 +122,10 @@ def _explain(
             inner = nested(hint)
             fields = hints_of(inner) if inner else {}
             for line in _own_lines(own):
-                name = line.split()[0].rstrip(":").split(".")[0]
-                joint = "." if name in fields else ": "
+                key = line.split()[0].rstrip(":").split(".")
+                joint = "." if key[0] in fields else ": "
                 lines[f"{dotted}{joint if dotted else ''}{line}"] = None
-                bad.add((*path, name) if name in fields else path)
+                bad.add((*path, *key) if key[0] in fields else path)
         else:
             near = ""
             if isinstance(given, str) and accepted(hint).startswith("one of "):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -25,12 +25,11 @@ __all__ = [
     "PartnerPlan",
     "Plan",
     "PolicyPlan",
-    "TrackingPlan",
     "load_plan",
     "preset_names",
 ]
 
-_NO_EFFECT_ON_RESULTS = ("name", "tracking")
+_NO_EFFECT_ON_RESULTS = (("name",), ("improve", "report_to"), ("improve", "checkpoint_every"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +136,6 @@ class HeldoutPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class TrackingPlan:
-    """Where training metrics go besides the run's own table."""
-
-    report_to: tuple[Literal["trackio", "tensorboard", "wandb", "mlflow"], ...] = ()
-    """Trackers to feed; each needs its package."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """All that a run depends on (Algorithm 1 with the settings of Tables 2 and 3)."""
 
@@ -172,21 +163,38 @@ class Plan:
     """Measurement."""
     stop_when_q_converged: float | None = None
     """Stop before the last round once Q changes by less than this between rounds; null: never."""
-    tracking: TrackingPlan = field(default_factory=TrackingPlan)
-    """Trackers."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        _refuse(
+        found = _broken(
             self,
+            "",
             seed=_NATURAL,
             rounds=(_at_least(1), "1 or more"),
             name=(
                 lambda v: bool(v) and v not in (".", "..") and not set(v) & set("/\\\0"),
                 "text without slashes, since it names a folder",
             ),
-            stop_when_q_converged=(lambda v: v is None or v > 0, "null, or above 0"),
+            stop_when_q_converged=(
+                lambda v: v is None or (v > 0 and self.rounds > 1),
+                "null, or above 0 with at least 2 rounds to compare",
+            ),
         )
+        found += [f"improve.{mistake}" for mistake in self.improve.mistakes()]
+        found += self._too_few_to_split()
+        if found:
+            raise ConfigError("\n".join(found))
+
+    def _too_few_to_split(self) -> list[str]:
+        units = self.collect.scenarios
+        if self.q.split_by == "conversation":
+            units *= self.collect.per_scenario
+        if self.q.holdout_fraction == 0 or units >= 2:
+            return []
+        return [
+            f"q.holdout_fraction: given {self.q.holdout_fraction} of {units} {self.q.split_by}; "
+            "accepted: 0, or at least 2 of them a round (collect.scenarios, collect.per_scenario)"
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values, defaults included; ``load_plan`` reads them back."""
@@ -195,7 +203,12 @@ class Plan:
 
     def identity(self) -> str:
         """SHA-256 over everything that changes results: equal exactly for equal experiments."""
-        values = {k: v for k, v in self.as_dict().items() if k not in _NO_EFFECT_ON_RESULTS}
+        values = self.as_dict()
+        for *sections, key in _NO_EFFECT_ON_RESULTS:
+            section = values
+            for name in sections:
+                section = section[name]
+            del section[key]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -245,13 +258,14 @@ _NATURAL: _Rule = (_at_least(0), "0 or more")
 
 
 def _refuse(owner: object, prefix: str = "", /, **rules: _Rule) -> None:
-    mistakes = list(_broken(owner, prefix, rules))
+    mistakes = _broken(owner, prefix, **rules)
     if mistakes:
         raise ConfigError("\n".join(mistakes))
 
 
-def _broken(owner: object, prefix: str, rules: Mapping[str, _Rule]) -> Iterator[str]:
-    for name, (holds, accepted) in rules.items():
-        value = getattr(owner, name)
-        if not holds(value):
-            yield f"{prefix}{name}: given {value!r}; accepted: {accepted}"
+def _broken(owner: object, prefix: str, /, **rules: _Rule) -> list[str]:
+    return [
+        f"{prefix}{name}: given {getattr(owner, name)!r}; accepted: {accepted}"
+        for name, (holds, accepted) in rules.items()
+        if not holds(getattr(owner, name))
+    ]
