@@ -28,7 +28,10 @@ class MetricsTable:
         """Open the table; rows of an earlier attempt are kept until their step is written again."""
         self._path = path
         self._key = {"round": round, "phase": phase}
-        self._rows = {r["step"]: r for r in read_metrics(path)} if path.exists() else {}
+        self._rows: dict[int, dict[str, Any]] = {}
+        if path.exists():
+            self._rows = {r["step"]: r for r in read_metrics(path)}
+            self._rewrite()  # drops a line that a crash cut off, before anything is appended to it
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
         """Append a row; a step that is written again replaces the old row and all later ones."""
@@ -37,11 +40,14 @@ class MetricsTable:
         row = {**self._key, "step": step, "values": {k: _finite(v) for k, v in values.items()}}
         self._rows[step] = row
         if rewound:
-            write_atomic(self._path, "".join(map(_line, self._rows.values())))
+            self._rewrite()
         else:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as stream:
                 stream.write(_line(row))
+
+    def _rewrite(self) -> None:
+        write_atomic(self._path, "".join(map(_line, self._rows.values())))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,96 @@
+"""The conversation log gives back what was put in, and names every fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iterpo.artifacts import seal
+from iterpo.domain import Conversation, Ending, Outcome, Role, Sampled, Sampling, Turn
+from iterpo.errors import ArtifactError, DataError, MissingDataError
+from iterpo.store import CONVERSATIONS, from_line, read_conversations, to_line, write_conversations
+
+SAMPLED = Sampled(
+    token_ids=(5, 7, 2),
+    logprobs=(-0.25, -1.5, -0.125),
+    sampling=Sampling(0.7, 0.9, max_new_tokens=8),
+    prompt_sha256="ab" * 32,
+    n_prompt_tokens=11,
+    policy="r0-1",
+    finish="stop",
+)
+CONVERSATION = Conversation(
+    id="0/k/1",
+    kernel_id="k",
+    environment="toy",
+    turns=(
+        Turn(Role.AGENT, "Hello", scripted=True),
+        Turn(Role.PARTNER, 'Ünïcode \\boxed{AGREED: $5}\n"quoted"\u2028'),
+        Turn(Role.AGENT, "ok", sampled=SAMPLED),
+    ),
+    outcome=Outcome(Ending.AGREED, 0.5, {"price": 5}, "match", 2, ("above_list",)),
+    system="sell",
+    reminder="[R]",
+    policy="r0-1",
+    round=2,
+    replica=1,
+    seed=2**63 - 1,
+    j_star={"agent_turn": 0.9},
+)
+
+
+def test_round_trip_is_exact() -> None:
+    assert from_line(to_line(CONVERSATION), "here") == CONVERSATION
+
+
+@given(texts=st.lists(st.text(st.characters(exclude_categories=("Cs",))), max_size=6))
+def test_pain_61_turns_in_equal_turns_out(texts: list[str]) -> None:
+    turns = tuple(Turn(Role.PARTNER if i % 2 else Role.AGENT, t) for i, t in enumerate(texts))
+    c = replace(CONVERSATION, turns=turns)
+    line = to_line(c)
+    assert line.count("\n") == 1
+    assert from_line(line, "here") == c
+
+
+def test_a_file_reads_back_and_is_stable(tmp_path: Path) -> None:
+    two = (CONVERSATION, replace(CONVERSATION, id="0/k/2", outcome=Outcome(Ending.ABANDONED)))
+    write_conversations(tmp_path / "a.jsonl", two)
+    write_conversations(tmp_path / "b.jsonl", two)
+    assert read_conversations(tmp_path / "a.jsonl") == two
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
+def test_a_bad_line_is_named_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(to_line(CONVERSATION) + '{"v": 1, "id": "x"}\n')
+    with pytest.raises(DataError, match=r"log\.jsonl line 2.*incomplete"):
+        read_conversations(path)
+    path.write_text(to_line(CONVERSATION) + '{"v": 99}\n')
+    with pytest.raises(DataError, match="found 99"):
+        read_conversations(path)
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text((to_line(CONVERSATION) * 2)[:-20])
+    with pytest.raises(ArtifactError, match="in the middle of line 2"):
+        read_conversations(path)
+
+
+def test_a_sealed_folder_is_verified(tmp_path: Path) -> None:
+    path = tmp_path / CONVERSATIONS
+    write_conversations(path, [CONVERSATION])
+    seal(tmp_path, "conversations", {})
+    assert read_conversations(tmp_path) == (CONVERSATION,)
+    path.write_text(path.read_text().replace("Hello", "Hallo"))
+    with pytest.raises(ArtifactError, match="checksum"):
+        read_conversations(tmp_path)
+
+
+def test_an_absent_log_says_what_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="iterpo collect"):
+        read_conversations(tmp_path / "nowhere.jsonl")
