@@ -209,7 +209,17 @@ class Plan:
             for name in sections:
                 section = section[name]
             del section[key]
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        text = json.dumps(_one_spelling(values), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _one_spelling(value: Any) -> Any:
+    """64 and 64.0 are the same setting, whether written in YAML or in Python."""
+    if isinstance(value, Mapping):
+        return {k: _one_spelling(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_one_spelling(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def preset_names() -> tuple[str, ...]:
