@@ -1,1 +1,95 @@
-"""Games as pure functions of (scenario, transcript); one file each."""
+"""Games as pure functions of (scenario, transcript); one file each, found by name.
+
+Other packages add theirs through the entry-point group ``iterpo.environments``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+from importlib.metadata import entry_points
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from iterpo.environments.base import Environment, PromptStyle
+from iterpo.errors import ConfigError, UnknownNameError
+
+__all__ = ["REGISTRY", "Environment", "PromptStyle", "make", "names"]
+
+REGISTRY: dict[str, str] = {
+    "deal_or_no_deal": "iterpo.environments.deal_or_no_deal:DealOrNoDeal",
+    "ultimatum": "iterpo.environments.ultimatum:Ultimatum",
+}
+"""Name -> "module:Class". The class names its frozen options dataclass in ``options_type``."""
+
+GROUP = "iterpo.environments"
+
+
+def names() -> tuple[str, ...]:
+    """Names of all environments, those of other packages included."""
+    return tuple(sorted({*REGISTRY, *(e.name for e in entry_points(group=GROUP))}))
+
+
+def make(name: str, **options: object) -> Environment:
+    """An environment by name.
+
+    Args:
+        name: One of ``names()``.
+        options: Fields of its options dataclass; the rest keep their defaults.
+
+    Raises:
+        UnknownNameError: if there is no such environment.
+        ConfigError: if options are unknown or of the wrong kind; lists all of them.
+    """
+    cls = _class(name)
+    options_type = cls.options_type
+    mistakes = _mistakes(options_type, options)
+    if mistakes:
+        raise ConfigError(f"environment {name!r}: " + "; ".join(mistakes))
+    return cast(Environment, cls(options_type(**options)))
+
+
+def _class(name: str) -> Any:
+    target = REGISTRY.get(name)
+    if target is None:
+        for entry in entry_points(group=GROUP):
+            if entry.name == name:
+                return entry.load()
+        raise UnknownNameError(f"there is no environment {name!r}; there are {', '.join(names())}")
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _mistakes(options_type: type, options: dict[str, object]) -> list[str]:
+    hints = get_type_hints(options_type)
+    known = [f.name for f in dataclasses.fields(options_type)]
+    out = []
+    for key, value in options.items():
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            hint = f", did you mean {close[0]!r}?" if close else ""
+            out.append(f"unknown option {key!r} (there are {', '.join(known)}){hint}")
+        elif not _fits(value, hints[key]):
+            out.append(f"option {key!r} is {value!r}; accepted: {_described(hints[key])}")
+    return out
+
+
+def _fits(value: object, kind: Any) -> bool:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in get_args(kind))
+    if origin in (Union, UnionType):
+        return any(_fits(value, k) for k in get_args(kind))
+    # bool is an int in Python, but 1 is no switch and True is no number here.
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _described(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return " | ".join(map(str, get_args(kind)))
+    if origin in (Union, UnionType):
+        return " | ".join(_described(k) for k in get_args(kind))
+    plain = {bool: "true | false", str: "text", type(None): "null"}
+    return plain[kind] if kind in plain else str(kind.__name__)

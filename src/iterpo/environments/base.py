@@ -18,8 +18,11 @@ class Environment(Protocol):
 
     name: str
     """Registry name."""
-    options: object
-    """Frozen options dataclass of the game; what was chosen, defaults included."""
+
+    @property
+    def options(self) -> object:
+        """Frozen options dataclass of the game; what was chosen, defaults included."""
+        ...
 
     def scenarios(self, split: Split, n: int, data_seed: int = 42) -> tuple[Scenario, ...]:
         """The first ``n`` kernels of a split (fixed by ``data_seed``).

@@ -1,0 +1,200 @@
+"""Raw data sets: found in a folder that the caller names, checked, parsed, and reported on.
+
+Nothing is downloaded and nothing is shipped. Deal or No Deal (Lewis et al. 2017, CC BY-NC 4.0):
+``train.txt``, ``val.txt``, ``test.txt``, one line per dialogue view; only the two input fields are
+used, as the same scenario appears in several lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from iterpo.errors import DataError, MissingDataError
+
+__all__ = [
+    "Division",
+    "LoadReport",
+    "locate",
+    "read_divisions",
+    "unordered",
+    "without_shared",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What was read, what was odd, what was left out."""
+
+    files: tuple[str, ...]
+    """Files read."""
+    rows: int
+    """Records in them."""
+    scenarios: int
+    """Distinct scenarios, whichever side is which."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Number of records, or of scenarios, per oddity."""
+
+    def adding(self, **counts: int) -> LoadReport:
+        """The report with further counts."""
+        return replace(self, counts={**self.counts, **counts})
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A pool to divide and what each side makes of it; items in the order book, hat, ball."""
+
+    counts: tuple[int, ...]
+    """Number of each item in the pool."""
+    you: tuple[int, ...]
+    """Value per item for the first side."""
+    them: tuple[int, ...]
+    """Value per item for the second side."""
+
+    @property
+    def swapped(self) -> Division:
+        """The same scenario with the sides exchanged."""
+        return Division(self.counts, self.them, self.you)
+
+
+def unordered(division: Division) -> tuple[tuple[int, ...], ...]:
+    """Identity of a scenario, whichever side is which.
+
+    >>> a = Division((1, 1, 3), (1, 0, 3), (4, 3, 1))
+    >>> unordered(a) == unordered(a.swapped)
+    True
+    """
+    return (division.counts, *sorted((division.you, division.them)))
+
+
+def locate(data_dir: str | None, game: str, folder: str, names: Sequence[str]) -> tuple[Path, ...]:
+    """Paths of a game's files, in ``data_dir`` itself or in its sub-folder ``folder``.
+
+    Raises:
+        MissingDataError: if no folder was given, or a file is absent.
+    """
+    wanted = ", ".join(names)
+    if not data_dir:
+        raise MissingDataError(
+            f"{game}: no data folder was given. It needs {wanted} in the native format; "
+            f"set the option data_dir to the folder that holds them (or that holds {folder}/)"
+        )
+    base = Path(data_dir).expanduser()
+    places = (base / folder, base)
+    for place in places:
+        paths = tuple(place / name for name in names)
+        if all(path.is_file() for path in paths):
+            return paths
+    looked = " and ".join(str(place.absolute()) for place in places)
+    raise MissingDataError(
+        f"{game}: data_dir is {data_dir!r}; looked for {wanted} in {looked} and did not find "
+        "all of them. Put the files there or set the option data_dir to where they are"
+    )
+
+
+_ROW = re.compile(
+    r"\s*<input>([ 0-9]+)</input>.*<partner_input>([ 0-9]+)</partner_input>\s*", re.DOTALL
+)
+_DIALOGUE = re.compile(r"<dialogue>(.*)</dialogue>", re.DOTALL)
+_ODD_OUTPUTS = ("<disagree>", "<no_agreement>", "<disconnect>")
+
+
+def read_divisions(path: Path) -> tuple[tuple[Division, ...], LoadReport]:
+    """Scenarios of one Deal or No Deal file in order of first appearance, duplicates dropped.
+
+    The two orders of a scenario (whose values come first) are both kept where both occur.
+
+    Raises:
+        DataError: if lines break the format or its promises (equal counts on both sides, each
+            side's total 10, 5 to 7 items); the message names the first of them.
+    """
+    stat = path.stat()
+    return _read_divisions(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read_divisions(path: Path, _mtime: int, _size: int) -> tuple[tuple[Division, ...], LoadReport]:
+    seen: dict[Division, None] = {}
+    views: Counter[tuple[object, ...]] = Counter()
+    odd: Counter[str] = Counter()
+    wrong: list[str] = []
+    rows = 0
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        rows += 1
+        division, problem = _division(line)
+        if division is None:
+            wrong.append(f"line {number}: {problem}")
+            continue
+        odd.update(_oddities(division, line))
+        seen.setdefault(division)
+        views[_dialogue_key(division, line)] += 1
+    if wrong or not rows:
+        raise DataError(
+            f"{path} is not in the native Deal or No Deal format: "
+            f"{len(wrong)} of {rows} rows are wrong ({'; '.join(wrong[:3]) or 'it is empty'}). "
+            "Get the file again; its rows look like '<input> 2 1 1 4 2 2 </input> … "
+            "<partner_input> 2 2 1 0 2 3 </partner_input>'"
+        )
+    odd["mirrored_pairs"] = sum(n // 2 for n in views.values())
+    odd["single_rows"] = sum(n % 2 for n in views.values())
+    odd["duplicate_rows"] = rows - len(seen)
+    odd["ordered_scenarios"] = len(seen)
+    scenarios = len({unordered(d) for d in seen})
+    return tuple(seen), LoadReport((str(path),), rows, scenarios, dict(odd))
+
+
+def _division(line: str) -> tuple[Division | None, str]:
+    found = _ROW.fullmatch(line)
+    if not found:
+        return None, "no <input> and <partner_input>"
+    you, them = (tuple(int(n) for n in part.split()) for part in found.groups())
+    if len(you) != 6 or len(them) != 6:
+        return None, "an input does not have six numbers"
+    counts = you[::2]
+    if counts != them[::2]:
+        return None, f"the sides count different items ({counts} and {them[::2]})"
+    for values in (you[1::2], them[1::2]):
+        total = sum(c * v for c, v in zip(counts, values, strict=True))
+        if total != 10:
+            return None, f"a side's total is {total} instead of 10"
+    if not 5 <= sum(counts) <= 7:
+        return None, f"{sum(counts)} items instead of 5 to 7"
+    return Division(counts, you[1::2], them[1::2]), ""
+
+
+def _oddities(division: Division, line: str) -> Iterator[str]:
+    for tag in _ODD_OUTPUTS:
+        if tag in line:
+            yield tag.strip("<>")
+    if division.you == division.them:
+        yield "identical_values"
+    if 0 in division.you or 0 in division.them:
+        yield "value_of_zero"
+    if 10 in division.you or 10 in division.them:
+        yield "value_of_ten"
+
+
+def _dialogue_key(division: Division, line: str) -> tuple[object, ...]:
+    # The two views of a dialogue say the same words with YOU and THEM exchanged.
+    found = _DIALOGUE.search(line)
+    words = found[1].replace("YOU:", "S:").replace("THEM:", "S:").split() if found else []
+    return (unordered(division), " ".join(words))
+
+
+def without_shared(
+    train: Sequence[Division], heldout: Iterable[Division]
+) -> tuple[tuple[Division, ...], int]:
+    """Training scenarios that occur in no held-out one, and how many were removed."""
+    taken = {unordered(d) for d in heldout}
+    kept = tuple(d for d in train if unordered(d) not in taken)
+    return kept, len(train) - len(kept)
