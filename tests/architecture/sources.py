@@ -53,6 +53,11 @@ class Source:
         return names
 
     @property
+    def called(self) -> set[str]:
+        """Functions and classes among them."""
+        return {n.name for n in self.tree.body if isinstance(n, Function | ast.ClassDef)}
+
+    @property
     def imported(self) -> set[str]:
         """Names bound by top-level imports."""
         return {

@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 
 from architecture.sources import ROOT, SRC, package, read, registry
+from iterpo.errors import ConfigError
+from iterpo.experiments.plan import load_plan
 
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -153,3 +155,23 @@ def test_constraints_are_plain_pins() -> None:
     direct = [*project["dependencies"], *extras["train"], *extras["dev"]]
     names = {re.split(r"[<>=;\[ ]", d)[0].lower().replace("_", "-") for d in direct}
     assert names <= pinned, names - pinned
+
+
+def test_plans_in_the_documents_are_plans(tmp_path: Path) -> None:
+    blocks = [
+        b for p in DOCS for b in re.findall(r"^```yaml\n(.*?)^```", p.read_text(), re.M | re.S)
+    ]
+    assert blocks
+    for block in blocks:
+        plan = tmp_path / "plan.yaml"
+        plan.write_text(block)
+        load_plan(plan)
+
+
+def test_settings_in_the_documents_are_accepted() -> None:
+    text = "\n".join(p.read_text() for p in DOCS)
+    settings = set(re.findall(r"--set (\w[\w.]*=\w\S*)", text)) - {"a.b=c", "q.gama=0.5"}
+    assert settings
+    load_plan("demo", sorted(settings))
+    with pytest.raises(ConfigError, match="gama"):
+        load_plan("demo", ["q.gama=0.5"])

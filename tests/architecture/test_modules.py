@@ -98,8 +98,25 @@ def test_public_names_are_declared(source: Source) -> None:
         return
     else:
         assert exported is not None, f"{source.name} has no __all__"
-        assert set(exported) == public, set(exported) ^ public
+        assert set(exported) <= source.defined | source.imported, set(exported) - source.defined
+        forgotten = {n for n in source.called if not n.startswith("_")} - set(exported)
+        assert not forgotten, f"public by name, but not in __all__: {forgotten}"
     assert exported == sorted(exported, key=isort_style), f"{source.name}: __all__ is not sorted"
+
+
+def test_modules_share_declared_names_only() -> None:
+    """A constant or an alias is public as soon as another module imports it."""
+    exported = {s.module: set(s.exported or ()) | {"__version__"} for s in SOURCES}
+    undeclared = {
+        f"{s.name}:{node.lineno} {node.module}.{alias.name}"
+        for s in SOURCES
+        for node in ast.walk(s.tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "") in exported
+        for alias in node.names
+        if alias.name not in exported[node.module or ""]
+        and f"{node.module}.{alias.name}" not in exported
+    }
+    assert not undeclared
 
 
 @BY_NAME
