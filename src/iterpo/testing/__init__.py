@@ -1,0 +1,1 @@
+"""Public checks and toy parts for people who extend iterpo."""
