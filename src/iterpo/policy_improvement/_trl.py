@@ -1,0 +1,398 @@
+"""TRL's ``GRPOTrainer``, driven so that the ids, rewards and reference are exactly ours.
+
+The only module that imports TRL. What the subclass changes, and why:
+
+* candidates come from ``models.generation`` with derived seeds, so the sampled ids reach the loss
+  unchanged (no decoding and re-tokenising) and a restart draws the same ones;
+* a missing reward leaves its candidate out of the group *and* out of the loss and its denominator;
+* a group without spread gets no advantage and, with a KL term, no pull of that term either;
+* the reference of the KL term is a frozen copy of the policy that collected the batch.
+
+With one update per batch (``num_iterations`` 1) the probability ratio is 1 by construction, so
+nucleus sampling can't bias it; ``ImproveConfig.mistakes`` refuses the combinations where it would.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from iterpo.domain import Response, derive
+from iterpo.errors import ConfigError, TrainingError
+from iterpo.models.backbone import frozen
+from iterpo.models.generation import generate
+from iterpo.policy_improvement.advantages import group_advantages
+from iterpo.policy_improvement.alarms import Alarms
+from iterpo.policy_improvement.base import ImproveConfig, ImproveResult
+from iterpo.policy_improvement.grpo_fields import OTHER_ENGINES, field_mistakes
+from iterpo.policy_improvement.job import Job, Tally
+from iterpo.policy_improvement.lending import lent
+from iterpo.policy_improvement.resume import checkpoint_facts, newest_checkpoint, seal_checkpoint
+
+__all__ = ["check_fields", "train"]
+
+_PER_SEQUENCE_LOSSES = ("dr_grpo", "grpo", "luspo", "sapo")
+
+
+def check_fields(config: ImproveConfig) -> None:
+    """Refuse further ``GRPOConfig`` fields that can't be used, before any work is done.
+
+    Raises:
+        ConfigError: with every unknown field, every field that an option of ours decides, and
+            what ``GRPOConfig`` itself refuses.
+    """
+    known = {
+        f.name: f.default if f.default is not MISSING else None
+        for f in fields(GRPOConfig)
+        if f.init
+    }
+    mistakes = field_mistakes(config.grpo, known)
+    if mistakes:
+        raise ConfigError("improve can't pass these on to GRPO:\n  " + "\n  ".join(mistakes))
+    _arguments(config, Path("unused"), 1, config.prompts_per_step, ("cpu", torch.float32))
+
+
+def train(job: Job) -> ImproveResult:
+    """Run GRPO to the planned number of steps, going on from a checkpoint if there is one.
+
+    Raises:
+        ConfigError: if ``GRPOConfig`` refuses the settings.
+        ResumeError: if the newest checkpoint belongs to other inputs.
+        TrainingError: if fewer steps were done than planned.
+    """
+    start = time.perf_counter()
+    adapter = str(job.model.active_adapter)
+    place = (str(job.backbone.device), job.backbone.dtype)
+    args = _arguments(job.config, job.workdir, job.steps, len(job.order[0]), place)
+    checkpoint = newest_checkpoint(job)
+    with lent(job.model), _known_warnings_off():
+        trainer = _Trainer(job, args)
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        done = int(trainer.state.global_step)
+    if done != job.steps:
+        raise TrainingError(
+            f"{done} of {job.steps} planned steps were done; the adapter is not the one asked for. "
+            f"Delete {job.workdir} and run again."
+        )
+    tally = trainer.tally
+    counts = Counter(states=len(job.prompts.states), shortened_prompts=job.prompts.shortened)
+    return ImproveResult(
+        model=job.model,
+        adapter_name=adapter,
+        steps=done,
+        counts={**counts, **tally.counts},
+        seconds={**tally.seconds, "total": time.perf_counter() - start},
+    )
+
+
+def _arguments(
+    config: ImproveConfig, workdir: Path, steps: int, per_step: int, place: tuple[str, Any]
+) -> Any:
+    """``GRPOConfig`` for batches of ``per_step`` prompts; ``place`` is (device, dtype)."""
+    sequences = per_step * config.group_size
+    # The largest equal split, since TRL wants equal micro-batches.
+    micro = max(m for m in range(1, config.micro_batch + 1) if sequences % m == 0)
+    inner = int(config.grpo.get("num_iterations") or 1)
+    every = -(-config.checkpoint_every // inner) * inner  # samples of a batch are not stored
+    if config.grpo.get("loss_type") == "bnpo" and micro < sequences:
+        raise ConfigError(
+            f"grpo.loss_type 'bnpo' divides by the tokens of a micro-batch ({micro} of {sequences} "
+            "sequences), so its result would depend on micro_batch. Use 'dapo', the same over the "
+            f"whole step, or micro_batch >= {sequences}."
+        )
+    device, dtype = place
+    on_cpu = torch.device(device).type == "cpu"
+    settings: dict[str, Any] = {
+        **_no_activation_checkpointing(config.grpo),
+        "dataloader_pin_memory": not on_cpu,
+        **config.grpo,
+        "output_dir": str(workdir),
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": sequences // micro,
+        "num_generations": config.group_size,
+        "max_steps": steps,
+        "learning_rate": config.learning_rate,
+        # The reference is ours, so the trainer must not set up one; see _reference_logps.
+        "beta": 0.0,
+        "temperature": config.sampling.temperature,
+        "top_p": config.sampling.top_p,
+        "top_k": config.sampling.top_k,
+        "repetition_penalty": config.sampling.repetition_penalty,
+        "max_completion_length": config.sampling.max_new_tokens,
+        "shuffle_dataset": False,
+        "disable_dropout": True,
+        "bf16": dtype == torch.bfloat16,
+        "fp16": dtype == torch.float16,
+        "use_cpu": on_cpu,
+        "seed": derive(config.seed, "improve", "trainer") % 2**31,
+        "report_to": config.report_to,
+        "disable_tqdm": True,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "save_strategy": "steps" if every else "no",
+        "save_steps": every or 500,
+    }
+    try:
+        args = GRPOConfig(**settings)
+    except (ValueError, TypeError, NotImplementedError, ImportError) as error:
+        raise ConfigError(f"trl.GRPOConfig refuses the settings under grpo: {error}") from error
+    if args.world_size > 1:
+        raise ConfigError(
+            f"improve runs in one process, but {args.world_size} were launched; start one process."
+        )
+    return args
+
+
+@contextmanager
+def _known_warnings_off() -> Iterator[None]:
+    """Leave out what TRL says on every run and no user of ours can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated")
+        yield
+
+
+def _no_activation_checkpointing(given: Mapping[str, Any]) -> dict[str, Any]:
+    """TRL switches it on by default; it costs a third of the time, so it is for who asks."""
+    names = ("activation_checkpointing", "gradient_checkpointing")  # new name, old name
+    if any(name in given for name in names):
+        return {"gradient_checkpointing": None} if names[0] in given else {}
+    known = {f.name for f in fields(GRPOConfig)}
+    return {names[0]: False, names[1]: None} if names[0] in known else {names[1]: False}
+
+
+class _Trainer(GRPOTrainer):  # type: ignore[misc]
+    """GRPO with our candidates, our rewards and our masks."""
+
+    def __init__(self, job: Job, args: Any) -> None:
+        self.job = job
+        self.tally = Tally()
+        config = job.config
+        self.alarms = Alarms(config.clipped_ratio_alarm, config.flat_steps_alarm)
+        own_engine = not any(config.grpo.get(name) for name in OTHER_ENGINES)
+        rows = [str(i) for batch in job.order for i in batch]
+        super().__init__(
+            model=job.model,
+            reward_funcs=_scored_by_the_job,
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": rows}),
+            processing_class=job.backbone.tokenizer,
+            callbacks=[_Reporter(self.tally, job)],
+            rollout_func=_rollout if own_engine else None,
+        )
+        self.beta = config.beta
+        self.eos_token_ids = list(job.backbone.chat.stop_ids)
+        for noisy in (PrinterCallback, ProgressCallback):
+            self.remove_callback(noisy)
+        self._rewards = torch.empty(0)
+        self._lengths: list[int] = []
+
+    @property
+    def batch_index(self) -> int:
+        """Index of the sampled batch that the current step belongs to."""
+        return int(self.state.global_step) // int(self.num_iterations)
+
+    def restore(self, checkpoint: Path) -> None:
+        """Take over counters stored with a checkpoint."""
+        facts = checkpoint_facts(checkpoint)
+        self.tally.counts.update(facts["counts"])
+        self.alarms.streaks.update(facts["streaks"])
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Checkpoints are internal; they need no card."""
+
+    def _tokenize_prompts(self, prompts: list[str]) -> Any:
+        # Reached with TRL's own engines only: they too get the exact ids of the log.
+        return [list(self.job.prompts.ids[int(row)]) for row in prompts], None, {}
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: list[str], completions: Any, completion_ids_list: Any
+    ) -> torch.Tensor:
+        del inputs, completions
+        self._lengths = [len(ids) for ids in completion_ids_list]
+        states = [self.job.prompts.states[int(row)] for row in prompts]
+        chat = self.job.backbone.chat
+        responses = [Response(chat.decode(ids), tuple(ids)) for ids in completion_ids_list]
+        with self.tally.timed("reward"):
+            scores = list(self.job.reward(states, responses))
+        if len(scores) != len(responses):
+            raise TrainingError(
+                f"the reward returned {len(scores)} scores for {len(responses)} responses; it must "
+                "return one per response, None where it has none"
+            )
+        values = torch.tensor(
+            [float("nan") if s is None else float(s) for s in scores], dtype=torch.float64
+        )
+        self._rewards = values.masked_fill(~values.isfinite(), float("nan"))
+        return self._rewards.float().unsqueeze(1).to(self.accelerator.device)
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        config, args = self.job.config, self.args
+        self.beta = 0.0  # keeps the trainer from looking for a reference of its own
+        out: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        self.beta = config.beta
+        if self.beta > 0:
+            out["ref_per_token_logps"] = self._reference_logps(out)
+        mask = out["completion_mask"]  # (N, T)
+        ids = out["completion_ids"]  # (N, T)
+        lengths = mask.sum(1)
+        stops = torch.tensor(self.eos_token_ids, device=ids.device)
+        last = ids.gather(1, (lengths - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
+        clipped = ~torch.isin(last, stops)
+        rewards = self._rewards.to(ids.device)
+        usable = rewards
+        if args.mask_truncated_completions:
+            # TRL has cleared the masks of cut responses; their scores must not move siblings.
+            clipped = lengths == 0
+            usable = rewards.masked_fill(clipped, float("nan"))
+        advantages = group_advantages(
+            usable,
+            config.group_size,
+            scale=args.scale_rewards,
+            std_floor=config.std_floor,
+            epsilon=config.std_epsilon,
+            tie_tolerance=config.tie_tolerance,
+        )
+        used = advantages.scored
+        in_loss = used
+        if self.beta > 0:
+            in_loss = used & ~advantages.tied.repeat_interleave(config.group_size)
+        out["advantages"] = advantages.values
+        if not bool(in_loss.all()):
+            out["tool_mask"] = in_loss.unsqueeze(1).expand_as(mask).to(mask.dtype)
+        # Tied groups stay in the denominator, as in TRL; unscored candidates do not.
+        out["num_items_in_batch"] = (mask * used.unsqueeze(1)).sum()
+        out["used_share"] = used.double().mean().clamp(min=1 / len(used))
+        self._note(rewards, clipped, advantages.tied)
+        # The micro-batches are shuffled next; a restart must draw the same permutation.
+        torch.manual_seed(derive(config.seed, "improve", "shuffle", self.batch_index))
+        return out
+
+    def _reference_logps(self, out: dict[str, Any]) -> torch.Tensor:
+        """Log-probs (N, T) under the policy that collected the batch, adapter included."""
+        ids, mask = ("prompt_ids", "completion_ids"), ("prompt_mask", "completion_mask")
+        with frozen(self.job.backbone):
+            logps, _, _ = self._get_per_token_logps_and_entropies(
+                self.model,
+                torch.cat([out[name] for name in ids], dim=1),
+                torch.cat([out[name] for name in mask], dim=1),
+                out["completion_ids"].size(1),
+                batch_size=self.args.per_device_train_batch_size,
+            )
+        return cast(torch.Tensor, logps)
+
+    def _note(self, rewards: torch.Tensor, clipped: torch.Tensor, tied: torch.Tensor) -> None:
+        scored = rewards[~rewards.isnan()]
+        lengths = torch.tensor(self._lengths, dtype=torch.float64)
+        metrics = {
+            "reward": float(scored.mean()) if len(scored) else float("nan"),
+            "reward_std": float(scored.std()) if len(scored) > 1 else 0.0,
+            "completion_tokens": float(lengths.mean()),
+            "clipped_ratio": float(clipped.double().mean()),
+            "frac_tied_groups": float(tied.double().mean()),
+            "frac_unscored": 1.0 - len(scored) / len(rewards),
+        }
+        raised = self.alarms.check(int(self.state.global_step) + 1, metrics)
+        self.tally.latest = {**metrics, "alarms": float(len(raised))}
+        self.tally.counts.update(
+            responses=len(rewards),
+            unscored=len(rewards) - len(scored),
+            clipped=int(clipped.sum()),
+            groups=len(tied),
+            tied_groups=int(tied.sum()),
+            alarms=len(raised),
+        )
+
+    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        if self.loss_type in _PER_SEQUENCE_LOSSES:
+            # These average over all sequences; unscored ones (zero so far) must not count.
+            loss = loss / inputs["used_share"].to(loss.dtype)
+        return loss
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        facts = {"counts": dict(self.tally.counts), "streaks": dict(self.alarms.streaks)}
+        seal_checkpoint(folder, self.job, facts)
+
+
+class _Reporter(TrainerCallback):  # type: ignore[misc]
+    """Hands each step's metrics to the run's own table and to the progress display."""
+
+    def __init__(self, tally: Tally, job: Job) -> None:
+        self.tally = tally
+        self.job = job
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Called by the trainer after every step, before a checkpoint is written."""
+        del args, control
+        if not logs or "loss" not in logs:
+            return
+        metrics = {k: v for k, v in self.tally.latest.items() if v == v}
+        for ours, theirs in _METRICS.items():
+            if logs.get(theirs) is not None:
+                metrics[ours] = float(logs[theirs])
+        step = int(state.global_step)
+        if self.job.record is not None:
+            self.job.record(step, metrics)
+        if self.job.progress is not None:
+            self.job.progress(step, self.job.steps, metrics)
+
+
+_METRICS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "kl": "kl",
+    "entropy": "entropy",
+    "ratio_clipped": "clip_ratio/region_mean",
+}
+
+
+def _scored_by_the_job(**_: Any) -> list[float]:
+    raise TrainingError("the trainer asked for rewards in an unknown way; report this as a bug")
+
+
+_scored_by_the_job.__name__ = "reward"
+
+
+def _rollout(rows: list[str], trainer: _Trainer) -> dict[str, Any]:
+    """Candidates for one batch: exact prompt ids in, exact sampled ids out."""
+    job, batch = trainer.job, trainer.batch_index
+    size = job.config.group_size
+    indices = [int(row) for row in rows]
+    if indices[::size] != list(job.order[batch]):
+        raise TrainingError(
+            f"batch {batch} holds other states than planned; the resumed data position is wrong. "
+            f"Delete {job.workdir} and run again."
+        )
+    prompts = [job.prompts.ids[i] for i in indices]
+    seeds = [
+        derive(job.config.seed, "improve", batch, f"{state.conversation_id}:{state.t}", n % size)
+        for n, state in enumerate(job.prompts.states[i] for i in indices)
+    ]
+    trainer.model.eval()
+    with trainer.tally.timed("sampling"), torch.no_grad():
+        drawn = generate(
+            replace(job.backbone, model=trainer.model), prompts, job.config.sampling, seeds
+        )
+    trainer.model.train()
+    return {
+        "prompt_ids": [list(p) for p in prompts],
+        "completion_ids": [list(d.token_ids) for d in drawn],
+        "logprobs": [list(d.logprobs) for d in drawn],
+    }

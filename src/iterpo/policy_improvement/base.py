@@ -1,0 +1,238 @@
+"""What a policy improvement is asked for and gives back: any reward in, a better adapter out.
+
+Observation 3.1 of the paper: a policy that raises E[Q(s, a)] at every logged state is a better
+policy in the conversation, so improving is ordinary single-turn RL. An operator takes *any*
+``Reward`` and never learns where it comes from. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from iterpo.domain import Reward, Sampling, State
+from iterpo.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from iterpo.models.backbone import Backbone
+
+__all__ = [
+    "OPERATORS",
+    "TRACKERS",
+    "ImproveConfig",
+    "ImproveResult",
+    "LoraSettings",
+    "Operator",
+    "Progress",
+    "Record",
+    "improve",
+]
+
+OPERATORS: dict[str, str] = {"grpo": "iterpo.policy_improvement.grpo:improve"}
+"""Name -> ``module:function``; a further operator is one file and one line here."""
+
+TRACKERS = ("none", "trackio", "tensorboard", "wandb", "mlflow")
+"""What ``report_to`` accepts."""
+
+Record = Callable[[int, Mapping[str, float]], None]
+"""Takes (step, metrics), steps from 1. After a resume a step may come again, with equal values."""
+
+Progress = Callable[[int, int, Mapping[str, float]], None]
+"""Takes (steps done, steps planned, metrics of the latest step)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """Shape of the adapter that is trained (paper: r = 64, alpha = 64)."""
+
+    r: int = 64
+    """Rank."""
+    alpha: int = 64
+    """Scale; updates are multiplied by ``alpha / r``."""
+    dropout: float = 0.0
+    """Dropout before the adapter; GRPO refuses any but 0, since it makes log-probs noisy."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Modules that get an adapter; ``all-linear`` leaves the output head out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImproveConfig:
+    """How a policy is improved; defaults follow the paper where it states a value."""
+
+    operator: str = "grpo"
+    """Name in ``OPERATORS``."""
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    """Adapter to train. A policy that has one is trained on from it, and must have this shape."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How candidate responses are drawn. T = 1 keeps later rounds explorable."""
+    prompts_per_step: int = 16
+    """States per optimizer step; each gets ``group_size`` candidates."""
+    group_size: int = 8
+    """Candidates per state (G); at least 2."""
+    epochs: int = 1
+    """Passes over the states, where ``steps`` is not given."""
+    steps: int | None = None
+    """Optimizer steps; None: as many as ``epochs`` needs."""
+    learning_rate: float = 1e-5
+    """Peak learning rate."""
+    beta: float = 0.0
+    """Weight of the KL term to the policy that collected the batch; 0 switches it off."""
+    std_floor: float = 1e-3
+    """Floor under the standard deviation of a group, in reward units; keeps the noise of a
+    learned reward from being blown up to unit size."""
+    std_epsilon: float = 1e-4
+    """Added to the standard deviation (TRL's convention)."""
+    tie_tolerance: float = 1e-6
+    """A group whose scores spread (max - min) no further than this counts as tied."""
+    micro_batch: int = 32
+    """Most sequences per forward pass; changes memory, never the result."""
+    drop_old_turns: bool = False
+    """Shorten prompts that don't fit by leaving out whole oldest turns; else they are an error."""
+    checkpoint_every: int = 0
+    """Steps between resumable checkpoints; 0: none."""
+    clipped_ratio_alarm: float = 0.5
+    """Warn if a larger share of the candidates is cut at ``max_new_tokens``."""
+    flat_steps_alarm: int = 3
+    """Warn after so many steps in a row in which no group had any spread."""
+    report_to: str = "none"
+    """Experiment tracker that gets the metrics as well; see ``TRACKERS``."""
+    seed: int = 0
+    """Root of every random draw of the phase."""
+    grpo: Mapping[str, Any] = field(default_factory=dict)
+    """Further ``trl.GRPOConfig`` fields, passed on verbatim; unknown ones are refused."""
+
+    def mistakes(self) -> list[str]:
+        """Everything wrong with these values, without importing torch; empty if all is well."""
+        ranges = {
+            "group_size": (self.group_size >= 2, ">= 2 (one candidate has no advantage)"),
+            "prompts_per_step": (self.prompts_per_step >= 1, ">= 1"),
+            "epochs": (self.epochs >= 1, ">= 1"),
+            "steps": (self.steps is None or self.steps >= 1, ">= 1 or null (one epoch)"),
+            "learning_rate": (self.learning_rate > 0, "> 0"),
+            "beta": (self.beta >= 0, ">= 0"),
+            "std_floor": (self.std_floor >= 0, ">= 0"),
+            "std_epsilon": (self.std_epsilon >= 0, ">= 0"),
+            "tie_tolerance": (self.tie_tolerance >= 0, ">= 0"),
+            "micro_batch": (self.micro_batch >= 1, ">= 1"),
+            "checkpoint_every": (self.checkpoint_every >= 0, ">= 0 (0: none)"),
+            "clipped_ratio_alarm": (0 < self.clipped_ratio_alarm <= 1, "in (0, 1]"),
+            "flat_steps_alarm": (self.flat_steps_alarm >= 1, ">= 1"),
+            "report_to": (self.report_to in TRACKERS, f"one of {', '.join(TRACKERS)}"),
+            "operator": (self.operator in OPERATORS, f"one of {', '.join(OPERATORS)}"),
+        }
+        found = [
+            f"{name} is {getattr(self, name)!r}; it must be {accepted}"
+            for name, (ok, accepted) in ranges.items()
+            if not ok
+        ]
+        return found + self._sampling_mistakes() + self._lora_mistakes()
+
+    def _sampling_mistakes(self) -> list[str]:
+        drawn, found = self.sampling, []
+        if not drawn.temperature > 0:
+            found.append(
+                f"sampling.temperature is {drawn.temperature!r}; it must be > 0, since greedy "
+                "candidates of one state are all the same"
+            )
+        if not 0 < drawn.top_p <= 1:
+            found.append(f"sampling.top_p is {drawn.top_p!r}; it must be in (0, 1]")
+        if drawn.max_new_tokens < 1:
+            found.append(f"sampling.max_new_tokens is {drawn.max_new_tokens!r}; it must be >= 1")
+        biased = drawn.top_p < 1 or drawn.top_k > 0 or drawn.repetition_penalty != 1
+        if biased and int(self.grpo.get("num_iterations") or 1) > 1:
+            found.append(
+                "grpo.num_iterations > 1 reuses samples through a probability ratio, which top_p, "
+                "top_k and repetition_penalty bias; use num_iterations 1, or set sampling to "
+                "top_p 1, top_k 0, repetition_penalty 1"
+            )
+        return found
+
+    def _lora_mistakes(self) -> list[str]:
+        found = []
+        if self.lora.r < 1 or self.lora.alpha < 1:
+            found.append(f"lora is {self.lora}; r and alpha must be >= 1")
+        if self.operator == "grpo" and self.lora.dropout != 0:
+            found.append(
+                f"lora.dropout is {self.lora.dropout!r}; grpo needs 0, since dropout makes the "
+                "log-probabilities of one response differ from call to call"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ImproveResult:
+    """An improved policy, still in memory."""
+
+    model: Any
+    """The trained ``PeftModel``, in evaluation mode; ``models.checkpoints`` stores it."""
+    adapter_name: str
+    """Name of the trained adapter inside ``model``."""
+    steps: int
+    """Optimizer steps done, equal to the steps planned."""
+    counts: Mapping[str, int]
+    """``states``, ``shortened_prompts``, ``responses``, ``unscored``, ``clipped``, ``groups``,
+    ``tied_groups``, ``alarms``."""
+    seconds: Mapping[str, float]
+    """Time by stage of this call: ``sampling``, ``reward``, ``total``."""
+
+
+class Operator(Protocol):
+    """An improvement method: optimises any reward at the given states."""
+
+    def __call__(
+        self,
+        backbone: Backbone,
+        states: Sequence[State],
+        reward: Reward,
+        config: ImproveConfig,
+        *,
+        workdir: Path,
+        record: Record | None = None,
+        progress: Progress | None = None,
+    ) -> ImproveResult:
+        """Improve the policy held by ``backbone``; see ``improve``."""
+        ...
+
+
+def improve(
+    backbone: Backbone,
+    states: Sequence[State],
+    reward: Reward,
+    config: ImproveConfig,
+    *,
+    workdir: Path,
+    record: Record | None = None,
+    progress: Progress | None = None,
+) -> ImproveResult:
+    """Improve a policy with the operator that ``config`` names (Observation 3.1).
+
+    Args:
+        backbone: The policy that collected the batch; its weights are trained in place.
+        states: Logged states to draw candidate responses at.
+        reward: Scores candidates; None or NaN leaves one out.
+        config: What to do.
+        workdir: Folder for checkpoints; a restart with equal inputs goes on from the latest.
+        record: Receives the metrics of every step.
+        progress: Receives how far the work is.
+
+    Raises:
+        UnknownNameError: if no such operator is registered.
+        ConfigError: if the settings contradict themselves; lists every mistake.
+        BatchError: if there are no states.
+        ContextOverflowError: if prompts don't fit the context and may not be shortened.
+        ResumeError: if ``workdir`` holds a checkpoint of other inputs.
+        TrainingError: if training did not do what was planned.
+    """
+    if config.operator not in OPERATORS:
+        raise UnknownNameError(
+            f"there is no improvement operator {config.operator!r}; "
+            f"choose one of {', '.join(OPERATORS)}"
+        )
+    module, _, name = OPERATORS[config.operator].partition(":")
+    operator = cast(Operator, getattr(importlib.import_module(module), name))
+    return operator(
+        backbone, states, reward, config, workdir=workdir, record=record, progress=progress
+    )
