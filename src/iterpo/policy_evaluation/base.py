@@ -1,0 +1,106 @@
+"""QConfig: how Q is fitted; importable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_type_hints
+
+from iterpo.domain import DiscountUnit
+from iterpo.errors import ConfigError
+
+__all__ = ["BackboneKind", "Pooling", "QConfig", "SplitUnit"]
+
+BackboneKind = Literal["shared", "nf4"]
+"""``shared``: the frozen weights of the round's policy, no extra memory; ``nf4``: a 4-bit copy, the
+paper's setting, for GPUs (slower and 31% off in the hidden state on CPUs)."""
+
+Pooling = Literal["final", "final_and_mean"]
+"""What the head reads: the hidden state of the final token (the paper), or that one beside the mean
+over the response's tokens."""
+
+SplitUnit = Literal["conversation", "kernel"]
+"""What is never torn apart by the held-out split."""
+
+
+@dataclass(frozen=True, slots=True)
+class QConfig:
+    """How Q is fitted to Monte-Carlo returns; the defaults are the paper's Table 3."""
+
+    gamma: float = 0.9
+    """Discount factor in [0, 1]; 0 is the target of ST-GRPO."""
+    discount_unit: DiscountUnit = "agent_turn"
+    """What one power of gamma stands for."""
+    backbone: BackboneKind = "shared"
+    """Which frozen weights give the features."""
+    pooling: Pooling = "final"
+    """Which hidden states the head reads."""
+    hidden: int = 256
+    """Width of the head's hidden layer."""
+    heads: int = 1
+    """Independently initialised heads whose mean is the score; the paper has one."""
+    dropout: float = 0.1
+    """Dropout probability after the ReLU, in [0, 1); off when scoring."""
+    standardise: bool = False
+    """Whether each feature is brought to mean 0 and spread 1 over the fitted rows first."""
+    clamp: bool = False
+    """Whether scores are kept within the range of the fitted returns."""
+    learning_rate: float = 1e-4
+    """Step size of AdamW."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of AdamW."""
+    epochs: int = 3
+    """Passes over the rows."""
+    batch_size: int = 8
+    """Rows of a gradient step."""
+    holdout_fraction: float = 0.2
+    """Share of the conversations kept for the health report, in [0, 0.9]; 0: no report."""
+    split_by: SplitUnit = "conversation"
+    """Unit of the held-out split; copies of a conversation stay together in either case."""
+    refit_on_all: bool = True
+    """Whether the returned head is fitted again on all rows after the report."""
+    shuffle_returns: bool = False
+    """Negative control: returns are permuted among the fitted rows, so Q learns nothing true."""
+    max_batch_tokens: int = 8192
+    """Padded tokens of one forward pass over conversations; bounds the memory."""
+    seed: int = 42
+    """Root of the split, the initial weights, the row order and the dropout."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values.
+
+        Raises:
+            ConfigError: with one line for each mistake.
+        """
+        mistakes = [text for ok, text in _rules(self) if not ok]
+        if mistakes:
+            raise ConfigError("Q can't be fitted with these settings:\n  " + "\n  ".join(mistakes))
+
+
+def _rules(config: QConfig) -> list[tuple[bool, str]]:
+    rules = [
+        (0.0 <= config.gamma <= 1.0, f"gamma is {config.gamma}; it must lie in [0, 1]"),
+        (0.0 <= config.dropout < 1.0, f"dropout is {config.dropout}; it must lie in [0, 1)"),
+        (
+            0.0 <= config.holdout_fraction <= 0.9,
+            f"holdout_fraction is {config.holdout_fraction}; it must lie in [0, 0.9]",
+        ),
+        (
+            0.0 < config.learning_rate < float("inf"),
+            f"learning_rate is {config.learning_rate}; it must be positive",
+        ),
+        (
+            0.0 <= config.weight_decay < float("inf"),
+            f"weight_decay is {config.weight_decay}; it must be 0 or more",
+        ),
+    ]
+    for name in ("hidden", "heads", "epochs", "batch_size", "max_batch_tokens"):
+        value = getattr(config, name)
+        rules.append((value >= 1, f"{name} is {value}; it must be 1 or more"))
+    hints = get_type_hints(QConfig)
+    for field in fields(config):
+        accepted = get_args(hints[field.name])
+        value = getattr(config, field.name)
+        if accepted:
+            text = f"{field.name} is {value!r}; accepted: {', '.join(map(str, accepted))}"
+            rules.append((value in accepted, text))
+    return rules

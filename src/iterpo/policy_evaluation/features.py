@@ -1,0 +1,164 @@
+"""Features: the frozen backbone's hidden states that Q's head reads (section 3.1, Table 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from iterpo.domain import Message, Response, State
+from iterpo.errors import ContextOverflowError
+from iterpo.models.backbone import Backbone, hidden_states
+from iterpo.policy_evaluation.base import Pooling
+from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
+
+__all__ = ["Extracted", "PaddingSide", "extract", "features", "pad"]
+
+PaddingSide = Literal["left", "right"]
+
+# Any id of the vocabulary does: padded positions are masked out and never read.
+_PAD_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """Features and what they cost."""
+
+    features: Tensor
+    """(n, d), or (n, 2d) with pooling ``final_and_mean``; fp32 on the CPU. A row without response
+    tokens, or whose hidden state is not finite, is all NaN."""
+    rows: int
+    """n."""
+    forwards: int
+    """Sequences that went through the backbone; ``rows - forwards`` were saved."""
+    tokens: int
+    """Tokens that went through the backbone, padding left out."""
+    hidden_dtype: str
+    """What the backbone computed in, before the explicit cast to fp32."""
+
+
+def features(
+    backbone: Backbone,
+    states: Sequence[State],
+    responses: Sequence[Response],
+    *,
+    pooling: Pooling = "final",
+    max_batch_tokens: int = 8192,
+) -> Tensor:
+    """Hidden state of the final token of each (state, response), as fp32.
+
+    The final token is located by the attention mask: padding side, batch size and stop tokens
+    inside the prompt do not move it. One forward pass serves all turns of a conversation for as
+    long as the prefix property holds.
+
+    Args:
+        backbone: Frozen model with its chat template.
+        states: n states.
+        responses: One for each state.
+        pooling: ``final``, or ``final_and_mean`` to append the mean over the response's tokens.
+        max_batch_tokens: Padded tokens of one forward pass.
+
+    Returns:
+        (n, d) or (n, 2d), on the CPU; see ``Extracted.features``.
+
+    Raises:
+        ContextOverflowError: if a state and its response do not fit the context; nothing is cut.
+    """
+    return extract(
+        backbone, states, responses, pooling=pooling, max_batch_tokens=max_batch_tokens
+    ).features
+
+
+def extract(
+    backbone: Backbone,
+    states: Sequence[State],
+    responses: Sequence[Response],
+    *,
+    pooling: Pooling = "final",
+    max_batch_tokens: int = 8192,
+    padding: PaddingSide = "right",
+) -> Extracted:
+    """``features`` with the counts of what was done; ``padding`` exists to show it is harmless."""
+    rows = _token_rows(backbone, states, responses)
+    spoken = [i for i, row in enumerate(rows) if len(row.response)]
+    chains = chain_rows([rows[i] for i in spoken])
+    _check_context(chains, backbone.context_length, [states[i] for i in spoken])
+    found: dict[int, Tensor] = {}
+    dtype = ""
+    for batch in batches(chains, max_batch_tokens):
+        ids, mask = pad([chain.ids for chain in batch], padding)
+        hidden = hidden_states(backbone, ids, mask)  # (b, longest, d), without gradients or dropout
+        dtype = str(hidden.dtype).removeprefix("torch.")
+        for row, value in _read(hidden, mask, batch, pooling):
+            found[spoken[row]] = value
+    return Extracted(_stack(found, len(rows)), len(rows), len(chains), _n_tokens(chains), dtype)
+
+
+def pad(sequences: Sequence[Sequence[int]], side: PaddingSide = "right") -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask, both (b, longest) int64."""
+    longest = max(len(ids) for ids in sequences)
+    ids = torch.full((len(sequences), longest), _PAD_ID, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, sequence in enumerate(sequences):
+        n = len(sequence)
+        place = slice(0, n) if side == "right" else slice(longest - n, longest)
+        ids[i, place] = torch.tensor(sequence, dtype=torch.long)
+        mask[i, place] = 1
+    return ids, mask
+
+
+def _token_rows(
+    backbone: Backbone, states: Sequence[State], responses: Sequence[Response]
+) -> list[TokenRow]:
+    if len(states) != len(responses):
+        raise ValueError(f"{len(states)} states but {len(responses)} responses; give one for each")
+    prompts: dict[tuple[Message, ...], Sequence[int]] = {}
+    out = []
+    for state, response in zip(states, responses, strict=True):
+        if state.messages not in prompts:
+            prompts[state.messages] = backbone.chat.prompt_ids(state.messages)
+        ids = backbone.chat.response_token_ids(response)
+        out.append(TokenRow(state.conversation_id, state.t, prompts[state.messages], ids))
+    return out
+
+
+def _check_context(chains: Sequence[Chain], limit: int, states: Sequence[State]) -> None:
+    for chain in chains:
+        if len(chain.ids) > limit:
+            state = states[chain.reads[-1].rows[0]]
+            raise ContextOverflowError(
+                f"turn {state.t} of conversation {state.conversation_id!r} takes {len(chain.ids)} "
+                f"tokens with its response, but the backbone's context holds {limit}. A scored "
+                "response is never truncated: shorten the prompts or the turn limit, or use a "
+                "model with a longer context."
+            )
+
+
+def _read(
+    hidden: Tensor, mask: Tensor, batch: Sequence[Chain], pooling: Pooling
+) -> Iterator[tuple[int, Tensor]]:
+    for states, real, chain in zip(hidden, mask.bool(), batch, strict=True):
+        columns = real.nonzero().flatten().to(hidden.device)  # k-th real token -> its column
+        for read in chain.reads:
+            value = states[columns[read.end - 1]].float()
+            if pooling == "final_and_mean":
+                spoken = states[columns[read.start : read.end]].float()
+                value = torch.cat([value, spoken.mean(dim=0)])
+            value = value.cpu()
+            if not bool(torch.isfinite(value).all()):
+                value = torch.full_like(value, float("nan"))
+            for row in read.rows:
+                yield row, value
+
+
+def _stack(found: dict[int, Tensor], n: int) -> Tensor:
+    width = next(iter(found.values())).shape[0] if found else 0
+    blank = torch.full((width,), float("nan"))
+    return torch.stack([found.get(i, blank) for i in range(n)]) if n else torch.empty((0, 0))
+
+
+def _n_tokens(chains: Sequence[Chain]) -> int:
+    return sum(len(chain.ids) for chain in chains)

@@ -1,0 +1,229 @@
+"""fit_q: Q^pi by regression on Monte-Carlo returns of logged conversations (Observation 3.5)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from iterpo.domain import Conversation, Decision, action_indices, decisions
+from iterpo.errors import BatchError
+from iterpo.models.backbone import Backbone
+from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_evaluation.features import Extracted, extract
+from iterpo.policy_evaluation.health import Fit, Part, QHealth, fit_quality
+from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
+from iterpo.policy_evaluation.regression import Record, regress
+from iterpo.policy_evaluation.split import hold_out
+
+__all__ = ["FitResult", "TrainingRows", "fit_q", "training_rows"]
+
+
+class FitResult(NamedTuple):
+    """What ``fit_q`` returns."""
+
+    q: QFunction
+    """The fitted Q, a ``Reward``."""
+    report: QHealth
+    """How far to trust it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """The rows of a batch and where they come from."""
+
+    decisions: tuple[Decision, ...]
+    """All (s_t, a_t, G_t) rows."""
+    sources: tuple[int, ...]
+    """For each row, the index of its conversation in ``conversations``."""
+    conversations: tuple[Conversation, ...]
+    """Conversations with a reward."""
+    left_out: dict[str, int]
+    """Counts of what gives no rows: endings without a reward, ``without_action``."""
+
+
+def fit_q(
+    backbone: Backbone,
+    conversations: Sequence[Conversation],
+    config: QConfig | None = None,
+    record: Record | None = None,
+) -> FitResult:
+    """Fit Q from scratch to the returns of logged conversations.
+
+    Features are computed once and kept for all epochs. The report comes from conversations that
+    the reported head has not seen; with ``refit_on_all`` the returned head is then fitted on all.
+
+    Args:
+        backbone: Frozen policy of the round.
+        conversations: Logged under that policy; text-only logs will do, log-probs are not needed.
+        config: Settings; None for the paper's.
+        record: Gets per-epoch values: ``report/mse``, ``report/heldout_mse``, then ``final/mse``.
+
+    Raises:
+        BatchError: if nothing can be learned: an empty batch, no scored conversation, no agent
+            action, equal returns everywhere, or turns that were drawn off-policy.
+        ContextOverflowError: if a row does not fit the backbone's context.
+    """
+    config = config or QConfig()
+    rows = training_rows(conversations, config)
+    extracted = extract(
+        backbone,
+        [d.state for d in rows.decisions],
+        [d.response for d in rows.decisions],
+        pooling=config.pooling,
+        max_batch_tokens=config.max_batch_tokens,
+    )
+    usable = torch.isfinite(extracted.features).all(dim=1)
+    if not usable.any() or extracted.features.shape[1] == 0:
+        raise BatchError(
+            f"none of the {len(rows.decisions)} agent turns has usable features: responses without "
+            "tokens, or hidden states that overflow; try dtype bf16 or fp32 for the backbone"
+        )
+    returns = torch.tensor([d.ret for d in rows.decisions], dtype=torch.float32)
+    held = hold_out(rows.conversations, config.holdout_fraction, config.split_by, config.seed)
+    heldout = usable & torch.tensor([i in held for i in rows.sources])
+    train = usable & ~heldout
+    if not train.any():
+        train, heldout = usable, torch.zeros_like(usable)
+    head = _fit(extracted.features, returns, (train, heldout), config, record)
+    report = _report(rows, extracted, returns, (train, heldout), (head, config))
+    if config.refit_on_all and heldout.any():
+        head = _refit(extracted.features[usable], returns[usable], config, record)
+    return FitResult(QFunction(backbone, head, config), report)
+
+
+def training_rows(conversations: Sequence[Conversation], config: QConfig) -> TrainingRows:
+    """The rows to fit on, after refusing batches that nothing can be learned from.
+
+    Raises:
+        BatchError: see ``fit_q``.
+    """
+    if not conversations:
+        raise BatchError("no conversations were given; collect some, or check the log's filter")
+    left_out = Counter(c.outcome.ending.value for c in conversations if not c.outcome.ending.scored)
+    scored = tuple(c for c in conversations if c.outcome.ending.scored)
+    if not scored:
+        raise BatchError(
+            f"none of the {len(conversations)} conversations has a reward "
+            f"({', '.join(f'{n} {e}' for e, n in sorted(left_out.items()))}); failed conversations "
+            "are never counted as zero: collect again once the cause is gone"
+        )
+    _check_rewards(scored)
+    _check_on_policy(scored)
+    found = [decisions(c, config.gamma, config.discount_unit) for c in scored]
+    left_out["without_action"] = sum(not rows for rows in found)
+    flat = tuple(d for rows in found for d in rows)
+    if not flat:
+        raise BatchError(
+            f"the {len(scored)} scored conversations hold no agent action (the scripted opening is "
+            "none): the partners ended them at once, so there is nothing to learn from"
+        )
+    values = {d.ret for d in flat}
+    if len(values) == 1:
+        raise BatchError(
+            f"all {len(flat)} returns are {values.pop():g}: with one outcome only there is nothing "
+            "to learn. Collect more conversations, sample at a higher temperature, or start from a "
+            "policy that sometimes succeeds and sometimes fails."
+        )
+    sources = tuple(i for i, rows in enumerate(found) for _ in rows)
+    return TrainingRows(flat, sources, scored, dict(left_out))
+
+
+def _check_rewards(conversations: Sequence[Conversation]) -> None:
+    for c in conversations:
+        if c.outcome.reward is None or not math.isfinite(c.outcome.reward):
+            raise BatchError(
+                f"conversation {c.id!r} ended with {c.outcome.ending.value!r} but its reward is "
+                f"{c.outcome.reward!r}; a finite number is needed: re-score the log"
+            )
+
+
+def _check_on_policy(conversations: Sequence[Conversation]) -> None:
+    explored = [
+        c for c in conversations if any(c.turns[i].off_policy for i in action_indices(c.turns))
+    ]
+    if explored:
+        raise BatchError(
+            f"{len(explored)} of {len(conversations)} conversations hold agent turns that were "
+            f"drawn off-policy (first: {explored[0].id!r}). Monte-Carlo returns would estimate the "
+            "value of the exploring policy, not of the deployed one: leave these conversations "
+            "out, or collect without exploration."
+        )
+
+
+def _fit(
+    features: Tensor,
+    returns: Tensor,
+    masks: tuple[Tensor, Tensor],
+    config: QConfig,
+    record: Record | None,
+) -> ValueHead:
+    train, heldout = masks
+
+    def on_epoch(epoch: int, mse: float, head: ValueHead) -> None:
+        values = {"report/mse": mse}
+        if heldout.any():
+            with torch.no_grad():
+                errors = head(features[heldout]) - returns[heldout]
+            values["report/heldout_mse"] = float(errors.square().mean())
+        if record is not None:
+            record(epoch, values)
+
+    return regress(features[train], returns[train], config, on_epoch)
+
+
+def _refit(features: Tensor, returns: Tensor, config: QConfig, record: Record | None) -> ValueHead:
+    def on_epoch(epoch: int, mse: float, _: ValueHead) -> None:
+        if record is not None:
+            record(epoch, {"final/mse": mse})
+
+    return regress(features, returns, config, on_epoch)
+
+
+def _report(
+    rows: TrainingRows,
+    extracted: Extracted,
+    returns: Tensor,
+    masks: tuple[Tensor, Tensor],
+    fitted: tuple[ValueHead, QConfig],
+) -> QHealth:
+    (train, heldout), (head, config) = masks, fitted
+    turns = torch.tensor([d.state.t for d in rows.decisions])
+
+    def quality(mask: Tensor) -> Fit:
+        with torch.no_grad():
+            scores = head(extracted.features[mask])
+        return fit_quality(scores.numpy(), returns[mask].numpy(), turns[mask].tolist())
+
+    unusable = len(rows.decisions) - int(train.sum()) - int(heldout.sum())
+    spoken = int(train.sum()) + int(heldout.sum())
+    return QHealth(
+        train=_part(rows, train),
+        heldout=_part(rows, heldout),
+        fit=quality(heldout),
+        train_fit=quality(train),
+        refit_on_all=config.refit_on_all and bool(heldout.any()),
+        left_out={**rows.left_out, "rows_without_features": unusable},
+        policies=dict(Counter(c.policy for c in rows.conversations)),
+        rows=spoken,
+        forwards=extracted.forwards,
+        forwards_saved=extracted.rows - extracted.forwards,
+        tokens=extracted.tokens,
+        dtypes={
+            "hidden": extracted.hidden_dtype,
+            "features": str(extracted.features.dtype).removeprefix("torch."),
+            "head": str(head.inner.weight.dtype).removeprefix("torch."),
+        },
+        shuffled=config.shuffle_returns,
+    )
+
+
+def _part(rows: TrainingRows, mask: Tensor) -> Part:
+    sources = {i for i, inside in zip(rows.sources, mask.tolist(), strict=True) if inside}
+    kernels = {rows.conversations[i].kernel_id for i in sources}
+    return Part(int(mask.sum()), len(sources), len(kernels))

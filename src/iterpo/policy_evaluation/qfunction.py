@@ -1,0 +1,188 @@
+"""QFunction: the fitted Q as a callable reward, and its artefact on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from iterpo import artifacts
+from iterpo.domain import Message, Response, State
+from iterpo.errors import ArtifactError
+from iterpo.models.backbone import Backbone
+from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_evaluation.features import features
+
+__all__ = ["KIND", "QFunction", "ValueHead", "backbone_facts"]
+
+KIND = "q"
+"""Artefact kind of a stored Q."""
+
+_HEAD = "head.safetensors"
+
+_PROBE = (
+    Message("system", "Probe 0123456789."),
+    Message("user", "[note]\nHello?"),
+    Message("assistant", "Yes: \\boxed{1}"),
+    Message("user", "Go on."),
+)
+
+
+class ValueHead(nn.Module):
+    """MLP d -> hidden -> 1 with ReLU and dropout in fp32, one or several side by side (Table 3).
+
+    It learns targets of mean 0 and spread 1; the scales live in its buffers, so that returns in
+    thousands converge like returns around 1 and scores come back in the unit of the returns.
+    """
+
+    feature_mean: Tensor
+    feature_scale: Tensor
+    return_mean: Tensor
+    return_scale: Tensor
+    lowest: Tensor
+    highest: Tensor
+
+    def __init__(self, width: int, hidden: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, heads * hidden, dtype=torch.float32)
+        bound = 1.0 / math.sqrt(hidden)
+        self.outer = nn.Parameter(torch.empty(heads, hidden).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(heads).uniform_(-bound, bound))
+        self.dropout = nn.Dropout(dropout)
+        # One entry per feature, then scalars in the unit of the returns.
+        self.register_buffer("feature_mean", torch.zeros(width))
+        self.register_buffer("feature_scale", torch.ones(width))
+        self.register_buffer("return_mean", torch.zeros(()))
+        self.register_buffer("return_scale", torch.ones(()))
+        self.register_buffer("lowest", torch.tensor(-math.inf))
+        self.register_buffer("highest", torch.tensor(math.inf))
+
+    def set_scales(self, features: Tensor, returns: Tensor, config: QConfig) -> None:
+        """Take the scales from the rows that are fitted on: (n, d) and (n,)."""
+        scale = returns.std(correction=0)
+        self.return_mean = returns.mean()
+        self.return_scale = torch.where(scale > 0, scale, torch.ones(()))
+        if config.standardise:
+            spread = features.std(dim=0, correction=0)
+            self.feature_mean = features.mean(dim=0)
+            self.feature_scale = torch.where(spread > 1e-6, spread, torch.ones(()))
+        if config.clamp:
+            self.lowest, self.highest = returns.min(), returns.max()
+
+    def normalised(self, features: Tensor) -> Tensor:
+        """Scaled predictions of every head: (n, d) -> (n, heads)."""
+        x = (features.float() - self.feature_mean) / self.feature_scale
+        inner: Tensor = self.dropout(torch.relu(self.inner(x)))
+        by_head = inner.reshape(len(x), *self.outer.shape)  # (n, heads, hidden)
+        return (by_head * self.outer).sum(dim=2) + self.bias
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores in the unit of the returns: (n, d) -> (n,)."""
+        scaled: Tensor = self.normalised(features).mean(dim=1)
+        return (scaled * self.return_scale + self.return_mean).clamp(self.lowest, self.highest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QFunction:
+    """Q^pi as a ``Reward``: a frozen backbone and a head fitted to returns (Observation 3.5)."""
+
+    backbone: Backbone
+    """Frozen weights that give the features."""
+    head: ValueHead
+    """Fitted head, on the CPU, in evaluation mode."""
+    config: QConfig
+    """How it was fitted."""
+
+    def __call__(
+        self, states: Sequence[State], responses: Sequence[Response]
+    ) -> list[float | None]:
+        """One score per (state, response), in the unit of the returns; None where none exists.
+
+        Raises:
+            ContextOverflowError: if a state and its response do not fit the backbone's context.
+        """
+        if not states and not responses:
+            return []
+        found = features(
+            self.backbone,
+            states,
+            responses,
+            pooling=self.config.pooling,
+            max_batch_tokens=self.config.max_batch_tokens,
+        )
+        return [q if math.isfinite(q) else None for q in self.scores(found).tolist()]
+
+    @torch.no_grad()
+    def scores(self, features: Tensor) -> Tensor:
+        """Scores of rows whose features are at hand: (n, d) -> (n,), NaN where features are."""
+        if features.shape[1] != self.head.feature_mean.shape[0]:
+            return torch.full((features.shape[0],), math.nan)  # no row had a response at all
+        return torch.as_tensor(self.head(features))
+
+    def save(self, folder: Path) -> None:
+        """Write the head as an artefact of its own, sealed with checksums."""
+        facts = {
+            "config": asdict(self.config),
+            "backbone": backbone_facts(self.backbone),
+            "width": self.head.feature_mean.shape[0],
+            "head_dtype": "float32",
+        }
+        tensors = {k: v.contiguous() for k, v in self.head.state_dict().items()}
+        with artifacts.build(folder, KIND, facts) as place:
+            save_file(tensors, place / _HEAD)
+
+    @classmethod
+    def load(cls, folder: Path, backbone: Backbone) -> QFunction:
+        """Read a stored Q for the backbone that it was fitted on.
+
+        Raises:
+            ArtifactError: if the head is missing, corrupt or incomplete, or was fitted on another
+                policy, chat template or quantisation; a head is never made up.
+        """
+        facts = artifacts.open_sealed(folder, KIND)["facts"]
+        path = folder / _HEAD
+        if not path.is_file():
+            raise ArtifactError(f"{folder} holds no {_HEAD}: fit Q again (fit-q), it has no head.")
+        try:
+            config = QConfig(**facts["config"])
+            fitted_on: dict[str, Any] = facts["backbone"]
+            head = ValueHead(facts["width"], config.hidden, config.heads, config.dropout)
+            head.load_state_dict(load_file(path), strict=True)
+        except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+            raise ArtifactError(f"{path} can't be read as a value head: {error}") from error
+        _check_backbone(folder, fitted_on, backbone_facts(backbone))
+        head.eval()
+        return cls(backbone, head, config)
+
+
+def backbone_facts(backbone: Backbone) -> dict[str, Any]:
+    """What a head depends on: the policy's identity, its quantisation and its chat template.
+
+    The template counts as the token ids of a fixed probe, so that any change of template or
+    tokenizer shows. The dtype is recorded but may differ: features are cast to fp32.
+    """
+    probe = json.dumps(list(backbone.chat.prompt_ids(_PROBE)))
+    return {
+        "policy": backbone.policy.id,
+        "quantized": backbone.quantized,
+        "template_sha256": hashlib.sha256(probe.encode()).hexdigest(),
+        "dtype": str(backbone.dtype).removeprefix("torch."),
+    }
+
+
+def _check_backbone(folder: Path, fitted: dict[str, Any], given: dict[str, Any]) -> None:
+    for name in ("policy", "quantized", "template_sha256"):
+        if fitted.get(name) != given[name]:
+            raise ArtifactError(
+                f"{folder} was fitted on a backbone with {name} {fitted.get(name)!r}, but this one "
+                f"has {given[name]!r}. Its scores would be meaningless: load the policy that the "
+                "round deployed, or fit Q again (fit-q)."
+            )

@@ -1,0 +1,98 @@
+"""Regression: the head is fitted to returns by minibatch AdamW, the same way every time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from iterpo.domain import derive
+from iterpo.errors import TrainingError
+from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_evaluation.qfunction import ValueHead
+
+__all__ = ["Record", "regress"]
+
+Record = Callable[[int, Mapping[str, float]], None]
+"""Takes an epoch (from 1) and named values."""
+
+
+def regress(
+    features: Tensor,
+    returns: Tensor,
+    config: QConfig,
+    on_epoch: Callable[[int, float, ValueHead], None] | None = None,
+) -> ValueHead:
+    """Fit a fresh head to min mean (Q(s_t, a_t) - G_t)^2 (Observation 3.5, Monte Carlo).
+
+    Args:
+        features: (n, d) fp32, all finite.
+        returns: (n,) fp32.
+        config: Head, optimiser and seed; equal seeds and rows give equal bytes.
+        on_epoch: Called with the epoch, its mean squared error (dropout on, in the squared unit of
+            the returns) and the head in evaluation mode.
+
+    Raises:
+        TrainingError: if the loss stops being finite.
+    """
+    with _seeded(derive(config.seed, "q-head")):
+        head = ValueHead(features.shape[1], config.hidden, config.heads, config.dropout)
+        if config.shuffle_returns:
+            returns = _shuffled(returns, config.seed)
+        head.set_scales(features, returns, config)
+        targets = (returns - head.return_mean) / head.return_scale
+        optimizer = torch.optim.AdamW(
+            head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        for epoch in range(1, config.epochs + 1):
+            loss = _epoch(head, optimizer, features, targets, config.batch_size)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"fitting Q diverged in epoch {epoch} (loss {loss}); lower learning_rate "
+                    f"(now {config.learning_rate})"
+                )
+            head.eval()
+            if on_epoch is not None:
+                on_epoch(epoch, loss * float(head.return_scale) ** 2, head)
+    return head.eval()
+
+
+def _epoch(
+    head: ValueHead,
+    optimizer: torch.optim.Optimizer,
+    features: Tensor,
+    targets: Tensor,
+    batch_size: int,
+) -> float:
+    head.train()
+    total = 0.0
+    order = torch.randperm(len(targets))
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        errors = head.normalised(features[rows]) - targets[rows, None]  # (b, heads)
+        loss = errors.square().mean(dim=0)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss.sum())  # the sum trains each head as if it were alone
+        optimizer.step()
+        total += float(loss.mean().detach()) * len(rows)
+    return total / len(targets)
+
+
+def _shuffled(returns: Tensor, seed: int) -> Tensor:
+    """The negative control: the same returns, each on a row drawn at random."""
+    generator = torch.Generator().manual_seed(derive(seed, "shuffle-returns"))
+    return returns[torch.randperm(len(returns), generator=generator)]
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the CPU generator (initial weights, order, dropout) and give it back as it was."""
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)

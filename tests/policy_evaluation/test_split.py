@@ -1,0 +1,60 @@
+"""The held-out split: nothing straddles it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from iterpo.policy_evaluation.split import content_sha256, hold_out
+
+
+def test_pain_29_a_copy_under_a_new_id_cannot_straddle(talk):
+    originals = [talk(i, 1 + i % 3) for i in range(20)]
+    copies = [
+        dataclasses.replace(c, id=f"copy-{c.id}", kernel_id=f"copy-{c.kernel_id}", round=3)
+        for c in originals
+    ]
+    both = originals + copies
+    for seed in range(20):
+        held = hold_out(both, 0.3, "conversation", seed)
+        sides = [{content_sha256(both[i]) for i in range(40) if (i in held) is s} for s in (0, 1)]
+        assert not sides[0] & sides[1]
+        assert {i % 20 for i in held} == {i for i in held if i < 20}
+        assert len(held) == 12
+
+
+def test_pain_29_a_split_by_kernel_keeps_kernels_whole_and_copies_too(talk):
+    talks = [talk(i, 2) for i in range(20)]  # kernels k0 .. k9, two conversations each
+    bridge = dataclasses.replace(talks[0], id="bridge", kernel_id="k9")  # joins k0 and k9
+    for seed in range(20):
+        held = hold_out([*talks, bridge], 0.3, "kernel", seed)
+        everything = [*talks, bridge]
+        kernels = {everything[i].kernel_id for i in held}
+        rest = {c.kernel_id for i, c in enumerate(everything) if i not in held}
+        assert not kernels & rest
+        assert ("k0" in kernels) == ("k9" in kernels)
+
+
+def test_a_split_by_conversation_may_share_a_kernel(talk):
+    talks = [talk(i, 2) for i in range(20)]
+    held = hold_out(talks, 0.3, "conversation", 0)
+    assert {talks[i].kernel_id for i in held} & {
+        c.kernel_id for i, c in enumerate(talks) if i not in held
+    }
+
+
+def test_order_and_ids_do_not_matter_but_the_seed_does(talk):
+    talks = [talk(i, 2) for i in range(20)]
+    held = {talks[i].id for i in hold_out(talks, 0.25, "conversation", 5)}
+    back = talks[::-1]
+    assert {back[i].id for i in hold_out(back, 0.25, "conversation", 5)} == held
+    assert {talks[i].id for i in hold_out(talks, 0.25, "conversation", 6)} != held
+
+
+@pytest.mark.parametrize(
+    ("n", "fraction", "expected"),
+    [(1, 0.2, 0), (2, 0.2, 1), (2, 0.9, 1), (10, 0.0, 0), (0, 0.2, 0)],
+)
+def test_tiny_batches(talk, n, fraction, expected):
+    assert len(hold_out([talk(i, 1) for i in range(n)], fraction, "conversation", 0)) == expected
