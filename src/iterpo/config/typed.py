@@ -97,7 +97,8 @@ def _drop_unknown(
 
 
 def _did_you_mean(key: str, path: tuple[str, ...], hints: Iterable[str], root: type) -> str:
-    if near := difflib.get_close_matches(key, list(hints), n=1, cutoff=0.6):
+    short = [h for h in hints if "_" in h and key == "".join(w[:1] for w in h.split("_"))]
+    if near := short or difflib.get_close_matches(key, list(hints), n=1, cutoff=0.6):
         return f" Did you mean {'.'.join((*path, near[0]))}?"
     elsewhere = {full: full.rpartition(".")[2] for full in all_keys(root)}
     near = difflib.get_close_matches(key, list(elsewhere.values()), n=1, cutoff=0.75)

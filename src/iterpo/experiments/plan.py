@@ -29,7 +29,12 @@ __all__ = [
     "preset_names",
 ]
 
-_NO_EFFECT_ON_RESULTS = (("name",), ("improve", "report_to"), ("improve", "checkpoint_every"))
+_NO_EFFECT_ON_RESULTS = (
+    ("name",),
+    ("environment", "options", "data_dir"),
+    ("improve", "report_to"),
+    ("improve", "checkpoint_every"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +213,7 @@ class Plan:
             section = values
             for name in sections:
                 section = section[name]
-            del section[key]
+            section.pop(key, None)
         text = json.dumps(_one_spelling(values), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

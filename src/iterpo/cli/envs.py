@@ -1,0 +1,106 @@
+"""``iterpo envs``: the games, and the data sheet of one."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from iterpo.cli.options import EnvOptions, Json
+from iterpo.cli.output import examples, number, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from iterpo.environments.base import Environment
+
+__all__ = ["app", "list_games", "show"]
+
+app = typer.Typer(
+    help="List the games; `envs show NAME` prints the data sheet of one.",
+    rich_markup_mode="rich",
+    epilog=examples("iterpo envs", "iterpo envs show ultimatum"),
+)
+
+
+@app.callback(invoke_without_command=True)
+def list_games(context: typer.Context, as_json: Json = False) -> None:
+    """List the games; `envs show NAME` prints the data sheet of one."""
+    if context.invoked_subcommand:
+        return
+    from iterpo import environments
+
+    rows = [
+        {"name": name, "summary": _sheet(environments.make(name)).split("\n")[0]}
+        for name in environments.names()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    print_table("Games", ("name", "what it is"), [(r["name"], r["summary"]) for r in rows])
+    say("More on one of them: iterpo envs show NAME")
+
+
+@app.command(
+    epilog=examples(
+        "iterpo envs show ultimatum",
+        "iterpo envs show ultimatum --option prompt_style=compact",
+        "iterpo envs show deal_or_no_deal --option data_dir=data",
+    )
+)
+def show(
+    name: Annotated[str, typer.Argument(help="Name of the game.")],
+    option: EnvOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Print a game's data sheet, its options, one scenario and what both parties see of it."""
+    from iterpo.cli.games import make_game
+    from iterpo.config import json_schema, override
+
+    game = make_game(name, override({}, option or ()))
+    schema = json_schema(type(game.options))["properties"]
+    options = [
+        {"name": key, "value": getattr(game.options, key), "meaning": s.get("description", "")}
+        for key, s in schema.items()
+    ]
+    scenario, views, missing = _one_scenario(game)
+    if as_json:
+        facts = {"name": name, "sheet": _sheet(game), "options": options}
+        print_json(facts | {"scenario": scenario, "views": views, "missing": missing})
+        return
+    say(_sheet(game))
+    say()
+    columns = ("option", "value", "meaning")
+    print_table("Options", columns, [tuple(_text(v) for v in o.values()) for o in options])
+    if missing:
+        say(f"\nNo scenario can be shown: {missing}")
+        return
+    say(f"\nA scenario: {scenario['kernel_id']}  {scenario['facts']}")
+    for role, messages in views.items():
+        say(f"\n--- what the {role} sees ---")
+        for message in messages:
+            say(f"[{message['role']}] {message['content']}")
+
+
+def _text(value: Any) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else number(value)
+
+
+def _sheet(game: Environment) -> str:
+    return (sys.modules[type(game).__module__].__doc__ or game.name).strip()
+
+
+def _one_scenario(game: Environment) -> tuple[dict[str, Any], dict[str, Any], str]:
+    from iterpo.config import dump
+    from iterpo.domain import Role, Split
+    from iterpo.errors import MissingDataError
+
+    try:
+        scenario = game.scenarios(Split.TRAIN, 1)[0]
+    except MissingDataError as error:
+        return {}, {}, str(error)
+    turns = (game.opening(scenario),)
+    views = {
+        role.value: [m.as_dict() for m in game.view(scenario, role, turns).messages()]
+        for role in Role
+    }
+    return dump(scenario), views, ""

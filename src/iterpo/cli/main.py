@@ -1,0 +1,129 @@
+"""``iterpo``: the command line; every command is a file that parses, calls and prints."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from iterpo.cli import (
+    chat,
+    collect,
+    config,
+    demo,
+    envs,
+    fit_q,
+    improve,
+    measure,
+    methods,
+    models,
+    phase,
+    run,
+    show,
+)
+from iterpo.cli.output import examples, remark, say
+from iterpo.errors import IterpoError
+
+__all__ = ["app"]
+
+_TRAINING_STACK = {
+    *("torch", "transformers", "trl", "peft", "datasets", "accelerate", "safetensors", "gguf"),
+}
+
+
+class _Guarded(TyperGroup):
+    """Turns errors raised on purpose into one message and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            remark("\niterpo: interrupted. Finished work is kept; add --resume to go on.")
+            raise typer.Exit(130) from None
+        except (IterpoError, ModuleNotFoundError) as error:
+            message = _message(error)
+            if message is None:
+                raise
+            if ctx.params.get("debug"):
+                traceback.print_exc()
+            remark(f"iterpo: {message}")
+            raise typer.Exit(2) from None
+
+
+def _message(error: Exception) -> str | None:
+    if isinstance(error, IterpoError):
+        return str(error)
+    name = str(getattr(error, "name", "")).partition(".")[0]
+    if name not in _TRAINING_STACK:
+        return None
+    return (
+        f"this command needs {name}, which is not installed. "
+        "Install the training stack: pip install 'iterpo[train]'"
+    )
+
+
+app = typer.Typer(
+    name="iterpo",
+    cls=_Guarded,
+    help=(
+        "Make a conversational agent better from its own conversations.\n\n"
+        "collect conversations → fit Q to their returns → improve the policy by single-turn RL "
+        "on Q → measure; `run` does all of it, round after round."
+    ),
+    epilog=examples(
+        "iterpo demo",
+        "iterpo run smoke --set seed=1",
+        "iterpo show runs/smoke --rounds",
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        say(f"iterpo {version('iterpo')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,  # noqa: ARG001
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    # Characters that the terminal's encoding lacks must not end a finished run with an error.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+_LOOP, _STAGES, _LOOK = "The whole loop", "One stage at a time", "Look and ask"
+
+for _panel, _module in (
+    (_LOOP, demo),
+    (_LOOP, run),
+    (_STAGES, collect),
+    (_STAGES, fit_q),
+    (_STAGES, improve),
+    (_STAGES, measure),
+    (_LOOK, show),
+    (_LOOK, chat),
+    (_LOOK, methods),
+    (_LOOK, models),
+):
+    app.command(_module.NAME, epilog=_module.EXAMPLES, rich_help_panel=_panel)(_module.command)
+app.add_typer(envs.app, name="envs", rich_help_panel=_LOOK)
+app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
+app.command(phase.NAME, hidden=True)(phase.command)
+
+if __name__ == "__main__":
+    app()

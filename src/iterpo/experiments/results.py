@@ -1,0 +1,81 @@
+"""What a run folder says about its rounds, read from sealed phases alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iterpo.artifacts import is_sealed, open_sealed
+from iterpo.errors import MissingDataError
+from iterpo.experiments.ledger import PLAN
+from iterpo.experiments.loop import RESULT
+from iterpo.experiments.phases import TIMINGS
+from iterpo.experiments.plan import Plan, load_plan
+
+__all__ = ["RoundFacts", "RunFacts", "read_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFacts:
+    """One deployed policy pi_i and, where it was trained further, its update."""
+
+    round: int
+    """Index i."""
+    deploy: dict[str, Any]
+    """Facts of the deploy phase: policy, and measurements by split."""
+    update: dict[str, Any] | None
+    """Facts of the update that followed, with ``q_health``; None after the last round."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run as far as it has come."""
+
+    folder: Path
+    """Run folder."""
+    plan: Plan
+    """Its plan."""
+    rounds: tuple[RoundFacts, ...]
+    """Deployed policies so far."""
+    best_round: int | None
+    """Round with the highest collected J; None before the run has ended."""
+    timings: tuple[dict[str, Any], ...]
+    """Wall-clock seconds and peak memory by phase, in the order in which they ran."""
+
+
+def read_run(folder: Path) -> RunFacts:
+    """Read a run folder; every finished phase is verified against its checksums.
+
+    Raises:
+        MissingDataError: if the folder holds no run.
+        ArtifactError: if a finished phase is corrupt or truncated.
+    """
+    if not (folder / PLAN).is_file():
+        raise MissingDataError(
+            f"{folder} holds no run (no {PLAN}). Give a folder that `iterpo run` or `iterpo demo` "
+            "wrote, such as runs/demo."
+        )
+    rounds: list[RoundFacts] = []
+    while is_sealed(folder / f"round-{len(rounds)}" / "deploy"):
+        place = folder / f"round-{len(rounds)}"
+        update = place / "update"
+        rounds.append(
+            RoundFacts(
+                len(rounds),
+                open_sealed(place / "deploy")["facts"],
+                open_sealed(update)["facts"] if is_sealed(update) else None,
+            )
+        )
+    result = folder / RESULT
+    best = json.loads(result.read_text())["best_round"] if result.is_file() else None
+    timings = folder / TIMINGS
+    lines = timings.read_text().splitlines() if timings.is_file() else []
+    return RunFacts(
+        folder,
+        load_plan(folder / PLAN),
+        tuple(rounds),
+        best,
+        tuple(json.loads(line) for line in lines),
+    )
