@@ -7,8 +7,10 @@ python scripts/make_reference.py --check    say which are stale, and fail if any
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -37,8 +39,8 @@ STORY = [
     "methods",
     "experiments",
     "report",
-    "testing",
     "api.py",
+    "testing",
     "cli",
 ]
 """Top-level names in the order in which the README tells them; others follow by name."""
@@ -129,7 +131,7 @@ def _comment(path: Path) -> str:
     source = path / "__init__.py" if path.is_dir() else path
     if source.exists():
         docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-        return docstring.split("\n")[0].rstrip(".")
+        return docstring.split("\n")[0].rstrip(".").replace("``", "")
     names = sorted(p.name for p in path.iterdir() if not p.name.startswith((".", "__")))
     return ", ".join(names)
 
@@ -144,6 +146,8 @@ def _cli() -> str:
     text = [f"# Command line\n\n{NOTICE}\n{_prose(root.help)}\n"]
     for words, command in _commands(root, ("iterpo",)):
         text.append(f"\n## {' '.join(words)}\n\n{_prose(command.help)}\n")
+        if command.epilog:
+            text.append(f"\n{_examples(command.epilog)}\n")
         rows = [_parameter(p) for p in command.params if p.name not in ("help",)]
         if rows:
             text.append("\n| give | default | meaning |\n|---|---|---|\n" + "".join(rows))
@@ -162,7 +166,7 @@ def _commands(group: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 
 def _parameter(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
-        names = parameter.name.upper()
+        names = parameter.metavar or parameter.name.upper()
     else:
         names = ", ".join((*parameter.opts, *parameter.secondary_opts))
     default = "required" if parameter.required else parameter.default
@@ -172,12 +176,16 @@ def _parameter(parameter: Any) -> str:
 
 
 def _prose(text: str | None) -> str:
-    cleaned = inspect.cleandoc(text or "")
-    return re.sub(r"\n*\x08\n((?:.+\n?)+)", r"\n\n```\n\1```\n", cleaned).strip()
+    return inspect.cleandoc(text or "").replace("\x08", "").replace("``", "`").strip()
+
+
+def _examples(epilog: str) -> str:
+    lines = [line.replace("\\[", "[") for line in epilog.split("\n\n")[1:]]
+    return "```\n" + "\n".join(lines) + "\n```"
 
 
 def _cell(value: object) -> str:
-    return " ".join(str(value).replace("|", "\\|").split())
+    return " ".join(str(value).replace("|", "\\|").replace("``", "`").split())
 
 
 # --- docs/reference/config.md
@@ -192,21 +200,26 @@ def _config() -> str:
         "\nA plan is a YAML file; every key below has the default shown, and any of them can be "
         "set on the command line: `--set a.b=c`. Unknown keys are refused. "
         "`iterpo config schema` prints the JSON Schema for an editor.\n",
+        "\nPrecedence, lowest first: defaults, file, environment (`ITERPO__A__B=c` sets `a.b`), "
+        "`--set`. Two more variables name places: `ITERPO_CACHE` (converted models) and "
+        "`ITERPO_DATA` (raw data sets).\n",
         "\n| key | type | default | meaning |\n|---|---|---|---|\n",
     ]
-    lines.extend(_keys(schema, schema.get("$defs", {}), ""))
+    lines.extend(_keys(schema, schema.get("$defs", {}), plan().as_dict()))
     return "".join(lines)
 
 
-def _keys(part: Mapping[str, Any], defs: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def _keys(
+    part: Mapping[str, Any], defs: Mapping[str, Any], values: Mapping[str, Any], prefix: str = ""
+) -> Iterator[str]:
     for name, field in part.get("properties", {}).items():
         inner = _definition(field, defs)
-        kind = _kind(field)
-        default = "" if inner is not None else _default(field)
+        value = values[name]
+        default = "" if inner is not None and value is not None else f"`{json.dumps(value)}`"
         meaning = _cell(field.get("description", ""))
-        yield f"| `{prefix}{name}` | {_cell(kind)} | {_cell(default)} | {meaning} |\n"
+        yield f"| `{prefix}{name}` | {_cell(_kind(field))} | {_cell(default)} | {meaning} |\n"
         if inner is not None:
-            yield from _keys(inner, defs, f"{prefix}{name}.")
+            yield from _keys(inner, defs, value or {}, f"{prefix}{name}.")
 
 
 def _definition(field: Mapping[str, Any], defs: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -229,18 +242,13 @@ def _kind(field: Mapping[str, Any]) -> str:
         return "mapping"
     if field.get("type") == "array":
         return f"list of {_kind(field.get('items', {}))}"
-    return {"object": "mapping", "integer": "whole number", "null": "null", "string": "text"}.get(
-        field.get("type", "any"), str(field.get("type", "any"))
-    )
-
-
-def _default(field: Mapping[str, Any]) -> str:
-    if "default" not in field:
-        return "required"
-    value = field["default"]
-    return (
-        "null" if value is None else f"`{str(value).lower() if value in (True, False) else value}`"
-    )
+    return {
+        "object": "mapping",
+        "integer": "whole number",
+        "boolean": "true or false",
+        "null": "null",
+        "string": "text",
+    }.get(field.get("type", "any"), str(field.get("type", "any")))
 
 
 # --- docs/reference/environments.md, methods.md
@@ -252,10 +260,30 @@ def _registered(title: str, package: str, note: str) -> str:
     for name, target in registry.items():
         module, _, attribute = target.partition(":")
         loaded = importlib.import_module(module)
-        sheet = inspect.cleandoc(loaded.__doc__ or "")
-        about = inspect.cleandoc(getattr(loaded, attribute).__doc__ or "")
-        text.append(f"\n## {name}\n\n`{target}`\n\n{sheet}\n\n{about}\n")
+        cls = getattr(loaded, attribute)
+        text.append(f"\n## {name}\n\n`{target}`\n\n{_markdown(loaded.__doc__)}\n")
+        if package == "iterpo.methods":
+            text.append(f"\n{_markdown(cls.__doc__)}\n")
+        if hasattr(cls, "options_type"):
+            text.append("\n| option | type | default | meaning |\n|---|---|---|---|\n")
+            schema = importlib.import_module("iterpo.config").json_schema(cls.options_type)
+            values = dataclasses.asdict(cls.options_type())
+            text.extend(_keys(schema, schema.get("$defs", {}), values))
     return "".join(text)
+
+
+def _markdown(docstring: str | None) -> str:
+    """A docstring as Markdown; the indented lines of a data sheet become a list."""
+    out: list[str] = []
+    for line in inspect.cleandoc(docstring or "").replace("``", "`").splitlines():
+        entry = re.fullmatch(r"    (\w[\w ]*): (.*)", line)
+        if entry:
+            out.append(f"- **{entry.group(1)}:** {entry.group(2)}")
+        elif line.startswith("        ") and out:
+            out[-1] += " " + line.strip()
+        elif line != "Data sheet":
+            out.append(line)
+    return "\n".join(out)
 
 
 if __name__ == "__main__":
