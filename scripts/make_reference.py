@@ -158,10 +158,9 @@ def _commands(group: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
     for name, command in group.commands.items():
         if getattr(command, "hidden", False):
             continue
+        yield (*words, name), command
         if hasattr(command, "commands"):
             yield from _commands(command, (*words, name))
-        else:
-            yield (*words, name), command
 
 
 def _parameter(parameter: Any) -> str:
