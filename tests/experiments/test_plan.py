@@ -1,0 +1,240 @@
+"""Plans: presets equal the paper's tables, identity follows results, mistakes come all at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iterpo import environments
+from iterpo.config import canonical_yaml, dump
+from iterpo.domain import Split
+from iterpo.errors import ConfigError
+from iterpo.experiments.plan import Plan, load_plan, preset_names
+
+# Tables 2 and 3 of arXiv 2511.21638v3, row by row: (our key, the paper's value).
+TABLE_2 = {
+    "collect.scenarios": 100,  # Scenarios per round
+    "collect.per_scenario": 4,  # Conversations per scenario (K)
+    "collect.data_seed": 42,  # Data seed
+    "collect.sampling.temperature": 0.7,
+    "collect.sampling.top_p": 0.9,
+    "improve.sampling.temperature": 0.7,  # "Generation" is shared by all stages
+    "improve.sampling.top_p": 0.9,
+    "improve.lora.r": 64,
+    "improve.lora.alpha": 64,
+}
+TABLE_3 = {
+    "rounds": 4,
+    "q.gamma": 0.9,
+    "q.backbone": "nf4",  # Policy LLM (frozen, 4-bit NF4)
+    "q.hidden": 256,  # MLP (d -> 256 -> 1), ReLU, dropout 0.1
+    "q.dropout": 0.1,
+    "q.heads": 1,
+    "q.pooling": "final",  # "applied to the final-token hidden state"
+    "q.learning_rate": 1e-4,
+    "q.epochs": 3,
+    "q.batch_size": 8,
+    "improve.learning_rate": 1e-5,
+    "improve.epochs": 1,
+    "improve.micro_batch": 8,  # Per-device batch size
+    "improve.group_size": 8,  # Generations per prompt (G)
+    "improve.beta": 0.0,  # KL penalty
+}
+
+
+def at(plan: Plan, key: str) -> Any:
+    value: Any = dump(plan)
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+@pytest.mark.parametrize(("key", "value"), [*TABLE_2.items(), *TABLE_3.items()])
+def test_the_paper_preset_equals_the_papers_tables(key: str, value: Any) -> None:
+    assert at(load_plan("paper"), key) == value
+
+
+def test_the_paper_preset_steps_on_as_many_sequences_as_the_paper() -> None:
+    plan = load_plan("paper").improve
+    accumulation = plan.prompts_per_step * plan.group_size / plan.micro_batch
+    assert accumulation == 8, "Table 3: gradient accumulation steps 8"
+    assert plan.steps is None, "one epoch, not a fixed number of steps"
+
+
+def test_the_paper_preset_plays_at_most_ten_messages_after_the_opening() -> None:
+    plan = load_plan("paper")
+    game: Any = environments.make(plan.environment.name, **plan.environment.options)
+    assert game.limit(None) == 10, "Table 2: max turns per conversation"
+
+
+def test_the_paper_preset_names_the_papers_model_and_method() -> None:
+    plan = load_plan("paper")
+    assert plan.policy.model == "Qwen/Qwen2.5-7B-Instruct"
+    assert plan.method.name == "iterpo"
+    assert plan.collect.kernels == "fixed"
+    assert plan.q.refit_on_all
+    assert not plan.q.shuffle_returns
+
+
+def test_library_defaults_are_the_papers_where_hardware_does_not_decide() -> None:
+    by_hardware = {
+        "q.backbone",
+        "improve.micro_batch",
+        "improve.sampling.temperature",
+        "improve.sampling.top_p",
+    }
+    for key, value in (TABLE_2 | TABLE_3).items():
+        if key not in by_hardware:
+            assert at(Plan(), key) == value, key
+
+
+def test_all_presets_are_valid_and_playable() -> None:
+    assert preset_names() == ("demo", "paper", "smoke")
+    for name in preset_names():
+        plan = load_plan(name)
+        assert plan.name == name
+        environments.make(plan.environment.name, **plan.environment.options)
+
+
+def test_the_demo_takes_small_steps_near_the_rounds_policy_at_temperature_1() -> None:
+    plan = load_plan("demo")
+    assert (plan.policy.model, plan.rounds, plan.environment.name) == ("nano", 2, "ultimatum")
+    assert plan.improve.learning_rate <= 1e-4
+    assert plan.improve.beta >= 0.5
+    for sampling in (plan.collect.sampling, plan.improve.sampling):
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
+    game = environments.make("ultimatum", prompt_style="compact")
+    train = game.scenarios(Split.TRAIN, plan.collect.scenarios)
+    pairs = {(s.facts["pool"], s.facts["rounds"]) for s in train}
+    assert len(pairs) == 12, "all training pairs of the game"
+    assert plan.collect.scenarios % 12 == 0, "each pair equally often"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "seed=1",
+        "rounds=3",
+        "environment.name=deal_or_no_deal",
+        "environment.options.closing=unilateral",
+        "partner.seed=1",
+        "policy.model=x",
+        "policy.dtype=bfloat16",
+        "policy.threads=1",
+        "method.name=st_grpo",
+        "collect.sampling.top_k=5",
+        "collect.concurrency=64",
+        "collect.kernels=fresh",
+        "q.gamma=0.5",
+        "q.seed=1",
+        "improve.beta=0.1",
+        "improve.grpo.epsilon=0.1",
+        "heldout.scenarios=12",
+        "stop_when_q_converged=0.1",
+    ],
+)
+def test_identity_follows_whatever_changes_results(change: str) -> None:
+    assert load_plan("demo", [change]).identity() != load_plan("demo").identity()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "name=other",
+        "improve.report_to=tensorboard",
+        "improve.checkpoint_every=5",
+        "environment.options.data_dir=/elsewhere",
+    ],
+)
+def test_identity_ignores_what_changes_no_result(change: str) -> None:
+    assert load_plan("demo", [change]).identity() == load_plan("demo").identity()
+
+
+def test_identity_is_stable_across_processes_and_spellings(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("seed: 0\nimprove: {learning_rate: 0.00001}\ncollect: {}\n")
+    assert load_plan(path).identity() == Plan().identity()
+    code = "from iterpo.experiments.plan import Plan; print(Plan().identity(), end='')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == Plan().identity()
+
+
+def test_a_stored_plan_reads_back_as_the_same_plan(tmp_path: Path) -> None:
+    plan = load_plan("demo", ["improve.grpo.epsilon=1e-3", "environment.options.note=no"])
+    path = tmp_path / "plan.yaml"
+    path.write_text(canonical_yaml(plan))
+    assert load_plan(path) == plan
+    assert load_plan(str(path), []).identity() == plan.identity()
+
+
+def test_all_sections_report_their_mistakes_in_one_error() -> None:
+    wrong = {
+        "rounds=0": "rounds: given 0",
+        "seed=-1": "seed: given -1",
+        "name=a/b": "name: given 'a/b'",
+        "stop_when_q_converged=-1": "stop_when_q_converged: given -1",
+        "policy.threads=0": "policy.threads: given 0",
+        "policy.dtype=float64": "policy.dtype: given",
+        "partner.kind=human": "partner.kind: given",
+        "method.name=itterpo": "method.name: given 'itterpo'",
+        "collect.per_scenario=0": "collect.per_scenario: given 0",
+        "collect.sampling.top_p=0": "collect.sampling.top_p: given 0",
+        "collect.sampling.topp=1": "collect.sampling.topp: unknown key",
+        "q.gamma=2": "q.gamma is 2",
+        "q.heads=0": "q.heads is 0",
+        "improve.group_size=1": "improve.group_size is 1",
+        "improve.lr=1": "improve.lr: unknown key",
+        "heldout.scenarios=none": "heldout.scenarios: given",
+        "colect.scenarios=5": "colect: unknown key",
+    }
+    with pytest.raises(ConfigError) as caught:
+        load_plan("demo", list(wrong))
+    lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    for start in wrong.values():
+        assert any(line.startswith(start) for line in lines), (start, lines)
+    assert len(lines) == len(wrong), lines
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (["collect.scenarios=1", "collect.per_scenario=1"], "q.holdout_fraction"),
+        (["collect.scenarios=1", "q.split_by=kernel"], "q.holdout_fraction"),
+        (["rounds=1", "stop_when_q_converged=0.1"], "stop_when_q_converged"),
+    ],
+)
+def test_sections_are_checked_against_each_other(settings: list[str], key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        load_plan("demo", settings)
+    load_plan("demo", ["collect.scenarios=1", "collect.per_scenario=1", "q.holdout_fraction=0"])
+
+
+def test_a_name_that_is_no_file_and_no_preset_lists_the_presets() -> None:
+    with pytest.raises(ConfigError, match="demo, paper, smoke"):
+        load_plan("papr")
+
+
+def test_a_file_named_like_a_preset_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").write_text("name: mine\n")
+    assert load_plan("demo").name == "mine"
+
+
+def test_plans_are_values() -> None:
+    plan = load_plan("smoke")
+    assert replace(plan, seed=plan.seed) == plan
+    with pytest.raises(AttributeError):
+        plan.seed = 2  # type: ignore[misc]
+
+
+def test_reading_a_plan_leaves_torch_alone() -> None:
+    code = (
+        "import sys; from iterpo.experiments.plan import load_plan; load_plan('paper');"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
