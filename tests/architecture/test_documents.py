@@ -132,8 +132,8 @@ def test_decisions_stay_on_one_page() -> None:
         text = page.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= MAX_DECISION_LINES, page.name
         for part in ("context", "decision", "consequences", "(how to )?undo"):
-            found = re.search(rf"^(## |\*\*){part}", text, re.M | re.I)
-            assert found, f"{page.name} lacks {part}"
+            said = re.search(rf"^(## |\*\*){part}", text, re.M | re.I)
+            assert said, f"{page.name} lacks {part}"
 
 
 def test_versions_agree() -> None:
