@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import iterpo.collect
 from iterpo.domain import Conversation, PolicyRef, Reward, Sampling, Split
@@ -61,14 +61,14 @@ def collect(
         sampling: Settings of the policy; temperature 1 and no nucleus by default.
     """
     from iterpo.agents.local import LocalPolicy
-    from iterpo.agents.scripted import ScriptedPartner
+    from iterpo.agents.scripted import Bargaining, ScriptedPartner
     from iterpo.collect.batch import collect as collect_batch
     from iterpo.collect.batch import seats
     from iterpo.collect.play import Table
     from iterpo.models.backbone import load
 
     agent = LocalPolicy(load(policy), sampling or Sampling())
-    partner = ScriptedPartner(environment)
+    partner = ScriptedPartner(cast(Bargaining, environment))
     return collect_batch(
         Table(environment, agent, partner, policy.id),
         seats(environment.scenarios(split, scenarios), per_scenario, round=policy.round, seed=seed),

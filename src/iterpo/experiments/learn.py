@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from iterpo.artifacts import seal
 from iterpo.domain import PolicyRef, decisions
@@ -44,12 +44,17 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
     seal(folder / key, "update", facts)
 
 
-def _q_change(folder: Path, plan: Plan, i: int, policy: PolicyRef, batch: RoundBatch) -> float:
+def _q_change(
+    folder: Path, plan: Plan, i: int, policy: PolicyRef, batch: RoundBatch
+) -> float | None:
     """Distance of Q_i and Q_{i-1} on the rows of round i, relative to the spread of returns."""
     rows = [r for c in batch.conversations for r in decisions(c, plan.q.gamma)]
-    scores = []
-    for j, ref in ((i, policy), (i - 1, policy_of_round(folder, plan, i - 1))):
-        backbone = load(ref, dtype=plan.policy.dtype, device=plan.policy.device)
-        q = QFunction.load(folder / f"round-{j}" / "update" / "q", backbone)
-        scores.append(q([r.state for r in rows], [r.response for r in rows]))
-    return convergence(scores[0], scores[1], [r.ret for r in rows])
+
+    def stored(j: int, ref: PolicyRef) -> QFunction:
+        quantize: Literal["nf4"] | None = "nf4" if plan.q.backbone == "nf4" else None
+        where = plan.policy
+        backbone = load(ref, dtype=where.dtype, device=where.device, quantize=quantize)
+        return QFunction.load(folder / f"round-{j}" / "update" / "q", backbone)
+
+    old = stored(i - 1, policy_of_round(folder, plan, i - 1))
+    return convergence(stored(i, policy), old, rows)

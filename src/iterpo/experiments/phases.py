@@ -44,6 +44,7 @@ def execute(folder: Path, key: str, report: Report) -> None:
     getattr(import_module(module), function)(folder, plan, key, report)
     row = {
         "phase": key,
+        "pid": os.getpid(),
         "wall_s": round(time.monotonic() - started, 3),
         "peak_memory_mb": round(_peak_memory_mb(), 1),
     }

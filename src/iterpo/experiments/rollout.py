@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import cast
 
 from iterpo import environments
 from iterpo.agents.local import LocalPolicy
-from iterpo.agents.scripted import ScriptedPartner
+from iterpo.agents.scripted import Bargaining, ScriptedPartner
 from iterpo.artifacts import seal
 from iterpo.collect import Table, Tally, collect_into, seats
 from iterpo.domain import Scenario, Split
@@ -38,7 +39,7 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
     ref = policy_of_round(folder, plan, i)
     backbone = load(ref, dtype=plan.policy.dtype, device=plan.policy.device)
     agent = LocalPolicy(backbone, plan.collect.sampling)
-    partner = ScriptedPartner(env, plan.partner.seed)
+    partner = ScriptedPartner(cast(Bargaining, env), plan.partner.seed)
     table = Table(env, agent, partner, ref.id)
     facts: dict[str, object] = {"policy": ref.id, "round": i}
     for split, per_scenario in (

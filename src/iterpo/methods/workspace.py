@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from iterpo.artifacts import is_sealed, write_atomic
 from iterpo.domain import PolicyRef, Reward, decisions
@@ -103,7 +104,7 @@ class FolderWorkspace:
         shutil.rmtree(self.folder / "work", ignore_errors=True)
         return saved
 
-    def _backbone(self, policy: PolicyRef, quantize: str | None) -> Backbone:
+    def _backbone(self, policy: PolicyRef, quantize: Literal["nf4"] | None) -> Backbone:
         key = (policy.id, quantize)
         if key not in self._loaded:
             s = self.settings

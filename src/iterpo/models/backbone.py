@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from iterpo.domain import PolicyRef
 from iterpo.errors import MissingExtraError, ModelError
 from iterpo.models import hub
-from iterpo.models.chat import ChatFormat
+from iterpo.models.chat import ChatFormat, check_template
 
 __all__ = [
     "FROZEN",
@@ -29,9 +29,11 @@ __all__ = [
     "Backbone",
     "LoraSpec",
     "attach_lora",
+    "check_quantization",
     "frozen",
     "hidden_states",
     "load",
+    "load_chat",
     "merge_adapter",
 ]
 
@@ -124,6 +126,32 @@ def load(
         dtype=kind,
         quantized=quantize is not None,
     )
+
+
+def load_chat(policy: PolicyRef, *, cache: Path | None = None) -> tuple[ChatFormat, int]:
+    """The chat format and context length of a policy, checked, without reading any weights.
+
+    Raises:
+        TemplateError: if the model has no chat template, or one that can't be trained with.
+        ModelError: if tokenizer or configuration can't be read.
+    """
+    from transformers import AutoConfig
+
+    path = hub.resolve(policy.base_model, cache).path
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise ModelError(f"{path} can't be read: {type(error).__name__}: {error}") from error
+    return check_template(_tokenizer(path)), _context(config)
+
+
+def check_quantization() -> None:
+    """Check that a 4-bit backbone can be made here.
+
+    Raises:
+        MissingExtraError: if bitsandbytes is not installed.
+    """
+    _nf4("nf4", torch.bfloat16)
 
 
 def attach_lora(backbone: Backbone, spec: LoraSpec, seed: int) -> Any:
@@ -241,7 +269,7 @@ def merge_adapter(backbone: Backbone) -> Any:
 def _read(
     path: Path, dtype: torch.dtype, device: torch.device, quantize: str | None
 ) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     options: dict[str, Any] = {
@@ -255,10 +283,8 @@ def _read(
         options["device_map"] = {"": device}
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # only the command line writes to the terminal
+    tokenizer = _tokenizer(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, trust_remote_code=False, local_files_only=True
-        )
         model = AutoModelForCausalLM.from_pretrained(path, **options)
     except MissingExtraError:
         raise
@@ -268,6 +294,17 @@ def _read(
         if bars:
             logging.enable_progress_bar()
     return (model if quantize else model.to(device)), tokenizer
+
+
+def _tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise ModelError(
+            f"the tokenizer in {path} can't be loaded: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _nf4(quantize: str, dtype: torch.dtype) -> Any:
@@ -319,8 +356,11 @@ def _load_adapter(model: Any, policy: PolicyRef) -> Any:
 
 
 def _context_length(model: Any) -> int:
-    config = _inner(model).config.get_text_config()
-    return int(getattr(config, "max_position_embeddings", 0) or 2048)
+    return _context(_inner(model).config)
+
+
+def _context(config: Any) -> int:
+    return int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 2048)
 
 
 def _inner(model: Any) -> Any:

@@ -1,0 +1,5 @@
+"""``python -m iterpo``."""
+
+from iterpo.cli.main import app
+
+app()

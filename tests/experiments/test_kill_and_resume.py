@@ -1,0 +1,130 @@
+"""Killed with SIGKILL at random moments and resumed each time, a run ends in the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from iterpo.config import canonical_yaml
+from iterpo.experiments.plan import load_plan
+
+pytest.importorskip("trl")
+
+TIMEOUT_S = 600
+
+
+def _start(plan: Path, out: Path) -> subprocess.Popen[bytes]:
+    resume = ["--resume"] if (out / "plan.yaml").exists() else []
+    command = [sys.executable, "-m", "iterpo", "run", str(plan), "--out", str(out), *resume]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def _finish(plan: Path, out: Path) -> None:
+    process = _start(plan, out)
+    text, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, text.decode()[-3000:]
+
+
+def results(run: Path) -> dict[str, bytes]:
+    """All that a run says of its results; logs and timings are no results."""
+    left_out = {"timings.jsonl", ".lock"}
+    return {
+        str(p.relative_to(run)): p.read_bytes()
+        for p in sorted(run.rglob("*"))
+        if p.is_file() and p.name not in left_out and p.relative_to(run).parts[0] != "logs"
+    }
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.yaml"
+    path.write_text(canonical_yaml(load_plan("smoke", ["improve.checkpoint_every=1"])))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(plan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    _finish(plan, out)
+    return out
+
+
+def _kill_and_resume(
+    plan: Path, out: Path, *, kills: int, seed: int, longest_s: float
+) -> list[str]:
+    moments = random.Random(seed)
+    where = []
+    for _ in range(kills):
+        process = _start(plan, out)
+        try:
+            process.wait(timeout=moments.uniform(0.5, longest_s))
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)  # the parent alone: its child must notice
+            process.wait()
+        done = [p.parent.name for p in out.rglob("manifest.json")]
+        where.append(f"{len(done)} sealed, exit {process.returncode}")
+        if process.returncode == 0:
+            break
+    _finish(plan, out)
+    return where
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_pain_49_two_kills_then_the_same_bytes(
+    plan: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    _kill_and_resume(plan, tmp_path / "run", kills=2, seed=1, longest_s=12)
+    assert results(tmp_path / "run") == results(undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_pain_49_twenty_kills_then_the_same_bytes(
+    plan: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    where = _kill_and_resume(plan, tmp_path / "run", kills=20, seed=2, longest_s=8)
+    print("\n".join(where))  # noqa: T201 - shown with -s: where the kills fell
+    assert results(tmp_path / "run") == results(undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_pain_52_two_undisturbed_runs_are_equal(
+    plan: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    _finish(plan, tmp_path / "run")
+    assert results(tmp_path / "run") == results(undisturbed)
+
+
+def test_no_child_outlives_a_killed_parent(plan: Path, tmp_path: Path) -> None:
+    process = _start(plan, tmp_path / "run")
+    time.sleep(3)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(1)
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    mine = [line for line in listing.stdout.splitlines() if str(tmp_path) in line]
+    assert mine == []
+
+
+def test_pain_46_the_parent_never_imports_torch(plan: Path, undisturbed: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from iterpo.experiments.loop import run\n"
+        "from iterpo.experiments.plan import load_plan\n"
+        f"run(load_plan({str(plan)!r}, []), Path({str(undisturbed)!r}), resume=True)\n"
+        "assert 'torch' not in sys.modules, 'torch was imported by the parent'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT_S)
+    rows = (undisturbed / "timings.jsonl").read_text().splitlines()
+    assert len({json.loads(r)["pid"] for r in rows}) == len(rows) >= 4
