@@ -81,8 +81,8 @@ def estimate(value: Mapping[str, Any] | None) -> str:
     """A mean with its standard error, as ``0.834 ± 0.021``."""
     if not value or value.get("mean") is None:
         return "-"
-    se = value.get("se")
-    return number(float(value["mean"])) + (f" ± {se:.3f}" if se is not None else "")
+    se = value.get("se")  # a single kernel shows no spread
+    return f"{value['mean']:.3f} ± " + ("?" if se is None else f"{se:.3f}")
 
 
 def _numeric(cell: Any) -> bool:
