@@ -1,0 +1,109 @@
+"""Make the embedded chat model `nano` from scratch: offline, seeded, on one CPU core.
+
+    python scripts/pretrain_nano.py --out src/iterpo/models/nano
+
+Teachers play the games against the scripted partner, a tokenizer and a small Llama learn from
+what they say, and the result is measured in conversations. The same seed on the same machine
+gives the same weights. A killed run continues from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import time
+from pathlib import Path
+
+import torch
+from nano_pretraining.corpus import dialogues, lessons
+from nano_pretraining.report import quality_table
+from nano_pretraining.tokenizer import train_tokenizer
+from nano_pretraining.training import Progress, Shape, TrainingPlan, build_model, encode_row, train
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from iterpo.domain import Message, derive
+
+PARTNER_SHARE = 0.3
+
+
+def main() -> None:
+    """Parse the options and run the steps."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="model folder to write")
+    parser.add_argument("--dialogues", type=int, default=10_000, help="per game")
+    parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--vocab", type=int, default=1024)
+    parser.add_argument("--scratch", type=Path, default=Path("runs/nano-pretraining"))
+    parser.add_argument("--conversations", type=int, default=400, help="per row of the table")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    console = Console()
+
+    chats = corpus(options.dialogues, options.seed, console)
+    tokenizer = train_tokenizer((_plain(c) for c in chats[:8000]), options.vocab)
+    rows = [encode_row(chat, tokenizer) for chat in chats]
+    console.print(
+        f"{len(rows)} rows, {sum(len(r.ids) for r in rows):,} tokens, "
+        f"longest {max(len(r.ids) for r in rows)}, vocabulary {len(tokenizer)}"
+    )
+    model = build_model(Shape(), tokenizer, options.seed)
+    console.print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+    plan = TrainingPlan(seed=options.seed, steps=options.steps)
+    began = time.monotonic()
+    with Bar(*Bar.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn(),
+             TextColumn("{task.fields[facts]}"), console=console) as bar:  # fmt: skip
+        task = bar.add_task("pretraining", total=plan.steps, facts="")
+
+        def show(p: Progress) -> None:
+            facts = f"loss {p.loss:.3f}  {p.tokens_per_s:,.0f} tokens/s"
+            bar.update(task, completed=p.step, facts=facts)
+
+        train(model, rows, plan, options.scratch, show)
+    console.print(f"trained in {time.monotonic() - began:.0f} s")
+    save(model, tokenizer, options.out)
+    shutil.rmtree(options.scratch, ignore_errors=True)
+    console.print(quality_table(options.out, options.conversations, options.seed))
+
+
+def corpus(n_per_game: int, seed: int, console: Console) -> list[list[Message]]:
+    """All lessons, shuffled."""
+    rng = random.Random(derive(seed, "nano", "lessons"))
+    chats = [
+        chat
+        for dialogue in dialogues(n_per_game, derive(seed, "nano", "corpus"))
+        for chat in lessons(dialogue, rng, PARTNER_SHARE)
+    ]
+    console.print(f"{2 * n_per_game} dialogues played")
+    rng.shuffle(chats)
+    return chats
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write the folder in transformers format, weights in bf16; an existing model card stays."""
+    out.mkdir(parents=True, exist_ok=True)
+    model = model.to(torch.bfloat16)
+    model.generation_config = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        max_new_tokens=64,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out, save_jinja_files=False)
+
+
+def _plain(chat: list[Message]) -> str:
+    return "".join(f"{m.role}\n{m.content}" for m in chat)
+
+
+if __name__ == "__main__":
+    main()
