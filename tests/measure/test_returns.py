@@ -79,15 +79,15 @@ def test_outcome_names(ending, reward, name):
 def test_a_set_of_conversations():
     failed = talk(5, None, "b", ending=Ending.INFRASTRUCTURE_FAILURE)
     found = measure([talk(4, 1.6, "a"), talk(8, 1.0, "b"), talk(2, 0.0, "c"), failed], 0.9)
-    assert (found.n_conversations, found.n_scored, found.left_out, found.n_kernels) == (4, 3, 1, 3)
+    assert (found.conversations, found.n_scored, found.left_out, found.n_kernels) == (4, 3, 1, 3)
     assert found.endings == {"agreed": 2, "infrastructure_failure": 1, "refused": 1}
-    assert found.return_agent_turn.mean == pytest.approx((1.6 + 0.81 + 0.0) / 3)
-    assert found.return_message.mean == pytest.approx((1.1664 + 0.9**7) / 3)
+    assert found.J_agent_turn.mean == pytest.approx((1.6 + 0.81 + 0.0) / 3)
+    assert found.J_message.mean == pytest.approx((1.1664 + 0.9**7) / 3)
     assert found.agreement.mean == pytest.approx(2 / 3)
     assert found.reward.mean == pytest.approx(2.6 / 3)
     assert found.reward_given_agreement.mean == pytest.approx(1.3)
-    assert found.n_messages.mean == pytest.approx(14 / 3)
-    assert found.n_agent_actions.mean == pytest.approx(4 / 3)
+    assert found.messages.mean == pytest.approx(14 / 3)
+    assert found.turns.mean == pytest.approx(4 / 3)
     assert found.j_star_message is None
     assert found.regret_agent_turn is None
     json.dumps(found.to_dict(), allow_nan=False)
@@ -96,7 +96,7 @@ def test_a_set_of_conversations():
 def test_a_failure_is_not_a_zero():
     good = [talk(4, 1.0, k) for k in "abc"]
     lost = talk(1, None, "d", ending=Ending.INFRASTRUCTURE_FAILURE)
-    assert measure([*good, lost], 0.9).return_agent_turn.mean == 1.0
+    assert measure([*good, lost], 0.9).J_agent_turn.mean == 1.0
 
 
 def test_regret_is_the_distance_to_the_best_where_it_is_known():
@@ -114,7 +114,7 @@ def test_regret_is_the_distance_to_the_best_where_it_is_known():
 def test_pain_75_copies_of_a_batch_leave_the_standard_errors_unchanged():
     talks = [talk(4 + 2 * (i % 3), (0.0, 1.0, 1.4)[i % 3], f"k{i // 2}") for i in range(20)]
     once, twice = measure(talks, 0.9), measure(talks * 2, 0.9)
-    for name in ("return_agent_turn", "return_message", "agreement", "reward", "n_messages"):
+    for name in ("J_agent_turn", "J_message", "agreement", "reward", "messages"):
         a, b = getattr(once, name), getattr(twice, name)
         assert (a.mean, a.se, a.low, a.high) == pytest.approx((b.mean, b.se, b.low, b.high))
 
@@ -137,8 +137,8 @@ def test_comparison_is_paired_by_kernel():
     new = [talk(4, 0.3 + 0.1 * i, f"k{i}") for i in range(1, 10)]
     found = compare(new, old, 0.9)
     assert (found.n_kernels, found.unpaired_kernels) == (8, 2)
-    assert found.return_agent_turn.mean == pytest.approx(0.1)
-    assert found.return_agent_turn.se < 1e-9
+    assert found.J_agent_turn.mean == pytest.approx(0.1)
+    assert found.J_agent_turn.se < 1e-9
     assert found.agreement.mean == 0.0
     json.dumps(found.to_dict(), allow_nan=False)
     with pytest.raises(BatchError, match="share no kernel"):

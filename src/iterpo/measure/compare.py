@@ -24,9 +24,9 @@ class Comparison:
     """Shared kernels."""
     unpaired_kernels: int
     """Kernels that only one side played; left out."""
-    return_agent_turn: Interval
+    J_agent_turn: Interval
     """Difference in J per agent action."""
-    return_message: Interval
+    J_message: Interval
     """Difference in J per message."""
     agreement: Interval
     """Difference in the agreement rate."""
@@ -39,7 +39,9 @@ class Comparison:
         return {k: v.to_dict() if isinstance(v, Interval) else v for k, v in values.items()}
 
 
-def compare(new: Sequence[Conversation], old: Sequence[Conversation], gamma: float) -> Comparison:
+def compare(
+    new: Sequence[Conversation], old: Sequence[Conversation], gamma: float = 0.9
+) -> Comparison:
     """Paired differences between two sets of conversations on the same kernels.
 
     Raises:
@@ -63,8 +65,8 @@ def compare(new: Sequence[Conversation], old: Sequence[Conversation], gamma: flo
         gamma=gamma,
         n_kernels=len(mine & other),
         unpaired_kernels=len(mine ^ other),
-        return_agent_turn=difference(lambda c: discounted_return(c, gamma, "agent_turn")),
-        return_message=difference(lambda c: discounted_return(c, gamma, "message")),
+        J_agent_turn=difference(lambda c: discounted_return(c, gamma, "agent_turn")),
+        J_message=difference(lambda c: discounted_return(c, gamma, "message")),
         agreement=difference(lambda c: float(c.outcome.ending is Ending.AGREED)),
         reward=difference(lambda c: float(c.outcome.reward or 0.0)),
     )

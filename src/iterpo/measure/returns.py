@@ -63,7 +63,7 @@ class Measurement:
 
     gamma: float
     """Discount factor of J."""
-    n_conversations: int
+    conversations: int
     """All conversations given."""
     n_scored: int
     """Those with a reward; all intervals are over these."""
@@ -73,18 +73,18 @@ class Measurement:
     """Conversations by ending, all of them."""
     left_out: int
     """Conversations without a reward (infrastructure failures and such): never counted as 0."""
-    return_agent_turn: Interval
+    J_agent_turn: Interval
     """J = E[gamma^(tau - 1) r_tau], the paper's formula."""
-    return_message: Interval
+    J_message: Interval
     """J with one power of gamma per message."""
     agreement: Interval
     """Share that ended in agreement."""
     reward: Interval
     """Undiscounted terminal reward, no deal counting as its 0."""
-    n_messages: Interval
+    messages: Interval
     """Messages per conversation, the opening included."""
-    n_agent_actions: Interval
-    """tau per conversation."""
+    turns: Interval
+    """Agent turns tau per conversation, the opening left out."""
     reward_given_agreement: Interval | None = None
     """Undiscounted reward of the agreed conversations; None if there are none."""
     j_star_agent_turn: Interval | None = None
@@ -131,7 +131,7 @@ def result_record(conversation: Conversation, gamma: float) -> ResultRecord:
     )
 
 
-def measure(conversations: Sequence[Conversation], gamma: float) -> Measurement:
+def measure(conversations: Sequence[Conversation], gamma: float = 0.9) -> Measurement:
     """Estimate J and its companions.
 
     Conversations without a reward are left out and counted, never taken as zero.
@@ -151,17 +151,17 @@ def measure(conversations: Sequence[Conversation], gamma: float) -> Measurement:
 
     return Measurement(
         gamma=gamma,
-        n_conversations=len(conversations),
+        conversations=len(conversations),
         n_scored=len(kept),
         n_kernels=len(set(kernels)),
         endings=dict(sorted(Counter(c.outcome.ending.value for c in conversations).items())),
         left_out=len(conversations) - len(kept),
-        return_agent_turn=discounted("agent_turn"),
-        return_message=discounted("message"),
+        J_agent_turn=discounted("agent_turn"),
+        J_message=discounted("message"),
         agreement=proportion_interval([c.outcome.ending is Ending.AGREED for c in kept], kernels),
         reward=mean(_reward, kept),
-        n_messages=mean(lambda c: len(c.turns), kept),
-        n_agent_actions=mean(lambda c: len(action_indices(c.turns)), kept),
+        messages=mean(lambda c: len(c.turns), kept),
+        turns=mean(lambda c: len(action_indices(c.turns)), kept),
         reward_given_agreement=mean(_reward, agreed) if agreed else None,
         **_against_best(kept, gamma, "agent_turn"),
         **_against_best(kept, gamma, "message"),

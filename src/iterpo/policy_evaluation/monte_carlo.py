@@ -94,7 +94,7 @@ def fit_q(
     report = _report(rows, extracted, returns, (train, heldout), (head, config))
     if config.refit_on_all and heldout.any():
         head = _refit(extracted.features[usable], returns[usable], config, record)
-    return FitResult(QFunction(backbone, head, config), report)
+    return FitResult(QFunction(backbone, head, config, report), report)
 
 
 def training_rows(conversations: Sequence[Conversation], config: QConfig) -> TrainingRows:

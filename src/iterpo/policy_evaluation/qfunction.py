@@ -20,6 +20,7 @@ from iterpo.errors import ArtifactError
 from iterpo.models.backbone import Backbone
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.features import features
+from iterpo.policy_evaluation.health import QHealth
 
 __all__ = ["KIND", "QFunction", "ValueHead", "backbone_facts"]
 
@@ -100,6 +101,8 @@ class QFunction:
     """Fitted head, on the CPU, in evaluation mode."""
     config: QConfig
     """How it was fitted."""
+    report: QHealth | None = None
+    """How far to trust it; None for one that was loaded (the report is stored beside it)."""
 
     def __call__(
         self, states: Sequence[State], responses: Sequence[Response]
