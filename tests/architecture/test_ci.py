@@ -8,12 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from architecture.sources import ROOT
 
 FAKE_MAKE = """#!/bin/sh
 case "$1" in
   check) echo "checked"; exit ${CHECK:-0} ;;
-  test) echo "collected 3 items in 2 folders"; echo "$CLOSING"; echo "make: done"; exit ${TEST:-0} ;;
+  test) echo "3 items in 2 folders"; echo "$CLOSING"; echo "make: done"; exit ${TEST:-0} ;;
 esac
 """
 
