@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from iterpo.domain import Response, derive
-from iterpo.errors import ConfigError, TrainingError
+from iterpo.errors import ConfigError, MissingExtraError, TrainingError
 from iterpo.models.backbone import frozen
 from iterpo.models.generation import generate
 from iterpo.policy_improvement.advantages import group_advantages
@@ -102,6 +103,11 @@ def _arguments(
     config: ImproveConfig, workdir: Path, steps: int, per_step: int, place: tuple[str, Any]
 ) -> Any:
     """``GRPOConfig`` for batches of ``per_step`` prompts; ``place`` is (device, dtype)."""
+    if config.report_to != "none" and find_spec(config.report_to) is None:
+        raise MissingExtraError(
+            f"improve.report_to is {config.report_to!r}, which is not installed: "
+            f"pip install {config.report_to}"
+        )
     sequences = per_step * config.group_size
     # The largest equal split, since TRL wants equal micro-batches.
     micro = max(m for m in range(1, config.micro_batch + 1) if sequences % m == 0)
@@ -194,6 +200,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
             rollout_func=_rollout if own_engine else None,
         )
         self.beta = config.beta
+        self.mask_truncated_completions = False  # done here, by the stop tokens alone
         self.eos_token_ids = list(job.backbone.chat.stop_ids)
         for noisy in (PrinterCallback, ProgressCallback):
             self.remove_callback(noisy)
@@ -254,9 +261,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         clipped = ~torch.isin(last, stops)
         rewards = self._rewards.to(ids.device)
         usable = rewards
-        if args.mask_truncated_completions:
-            # TRL has cleared the masks of cut responses; their scores must not move siblings.
-            clipped = lengths == 0
+        if args.mask_truncated_completions:  # out of the group and of the loss alike
             usable = rewards.masked_fill(clipped, float("nan"))
         advantages = group_advantages(
             usable,

@@ -1,0 +1,555 @@
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from iterpo.domain import Response, Sampling, State
+from iterpo.errors import BatchError, ConfigError, ContextOverflowError, ResumeError, TrainingError
+from iterpo.models.backbone import Backbone, load
+from iterpo.models.checkpoints import save_policy
+from iterpo.models.generation import generate
+from iterpo.policy_improvement import _trl
+from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, LoraSettings, improve
+from iterpo.policy_improvement.grpo import plan_steps, visiting_order
+from policy_improvement.tiny import MakeBackbone, state, write_model
+
+Scores = list[float | None]
+
+STATES = [state(i, words=1 + i % 4) for i in range(8)]
+BASE = ImproveConfig(
+    lora=LoraSettings(r=4, alpha=8),
+    sampling=Sampling(max_new_tokens=6),
+    prompts_per_step=4,
+    group_size=4,
+    steps=2,
+    learning_rate=1e-2,
+    clipped_ratio_alarm=1.0,
+)
+ONE_SGD_STEP = replace(
+    BASE, steps=1, learning_rate=1.0, grpo={"optim": "sgd", "max_grad_norm": 0.0}
+)
+
+
+def share_of_w7(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+    return [r.text.split().count("w7") / 6 for r in responses]
+
+
+def varied(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+    return [sum(r.token_ids or ()) % 7 / 7 for r in responses]
+
+
+def tied(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+    return [0.4] * len(responses)
+
+
+class Run:
+    """One improvement with everything that it reported."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        workdir: Path,
+        config: ImproveConfig = BASE,
+        reward: Callable[..., Any] = varied,
+        states: Sequence[State] = STATES,
+    ) -> None:
+        self.rows: dict[int, dict[str, float]] = {}
+        self.ticks: list[tuple[int, int]] = []
+        self.result: ImproveResult = improve(
+            backbone,
+            states,
+            reward,
+            config,
+            workdir=workdir,
+            record=lambda step, metrics: self.rows.__setitem__(step, dict(metrics)),
+            progress=lambda done, total, metrics: self.ticks.append((done, total)),
+        )
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return weights(self.result.model)
+
+    def bytes(self) -> bytes:
+        return save(self.weights())
+
+
+def weights(model: Any, adapter: str = "default") -> dict[str, torch.Tensor]:
+    return {
+        name: value.detach().clone()
+        for name, value in model.named_parameters()
+        if f".{adapter}." in name
+    }
+
+
+def difference(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def test_a_rewarded_token_becomes_more_probable(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    config = replace(BASE, steps=25, group_size=8, learning_rate=2e-2)
+    backbone = make_backbone()
+    run = Run(backbone, tmp_path, config, share_of_w7)
+    first, last = run.rows[1]["reward"], run.rows[25]["reward"]
+    assert last > first + 0.3
+    prompts = [backbone.chat.prompt_ids(s.messages) for s in STATES]
+    drawn = generate(
+        replace(backbone, model=run.result.model), prompts, BASE.sampling, range(len(prompts))
+    )
+    assert sum(g.token_ids.count(5 + 7) for g in drawn) / len(drawn) > 6 * (first + 0.2)
+
+
+def test_a_reward_without_meaning_teaches_nothing(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    """The twin of the test above: the same run with scores that ignore the response."""
+    config = replace(BASE, steps=25, group_size=8, learning_rate=2e-2)
+
+    def noise(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        return [(i * 37 % 11) / 11 for i in range(len(responses))]
+
+    run = Run(make_backbone(), tmp_path, config, noise)
+    said = [g.token_ids.count(5 + 7) for g in _draw(make_backbone(), run)]
+    assert sum(said) / len(said) < 1.5
+
+
+def _draw(backbone: Backbone, run: Run) -> Any:
+    prompts = [backbone.chat.prompt_ids(s.messages) for s in STATES]
+    return generate(
+        replace(backbone, model=run.result.model), prompts, BASE.sampling, range(len(prompts))
+    )
+
+
+def test_every_step_is_recorded_and_told(make_backbone: MakeBackbone, tmp_path: Path) -> None:
+    run = Run(make_backbone(), tmp_path, replace(BASE, beta=0.1))
+    assert run.ticks == [(1, 2), (2, 2)]
+    assert set(run.rows) == {1, 2}
+    expected = {
+        "alarms",
+        "clipped_ratio",
+        "completion_tokens",
+        "entropy",
+        "frac_tied_groups",
+        "frac_unscored",
+        "grad_norm",
+        "kl",
+        "learning_rate",
+        "loss",
+        "ratio_clipped",
+        "reward",
+        "reward_std",
+    }
+    assert set(run.rows[1]) == expected
+    assert run.rows[1]["learning_rate"] == 1e-2
+    assert run.result.steps == 2
+    assert run.result.counts["responses"] == 32
+    assert set(run.result.seconds) == {"sampling", "reward", "total"}
+
+
+def test_the_same_inputs_give_the_same_bytes(make_backbone: MakeBackbone, tmp_path: Path) -> None:
+    first = Run(make_backbone(), tmp_path / "a")
+    torch.rand(100)  # the state of the global generator must not matter
+    second = Run(make_backbone(), tmp_path / "b")
+    assert first.bytes() == second.bytes()
+    assert first.rows == second.rows
+    other = Run(make_backbone(), tmp_path / "c", replace(BASE, seed=1))
+    assert other.bytes() != first.bytes()
+
+
+def test_pain_01_sampled_ids_reach_reward_and_loss_unchanged(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: set[tuple[int, ...]] = set()
+    trained: set[tuple[int, ...]] = set()
+    prompts: set[tuple[int, ...]] = set()
+    original = _trl._Trainer._compute_loss
+
+    def spy(self: Any, model: Any, inputs: Any) -> Any:
+        for kind, into in (("completion", trained), ("prompt", prompts)):
+            for ids, mask in zip(inputs[f"{kind}_ids"], inputs[f"{kind}_mask"], strict=True):
+                into.add(tuple(ids[mask.bool()].tolist()))
+        return original(self, model, inputs)
+
+    def reward(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        scored.update(r.token_ids or () for r in responses)
+        return varied(states, responses)
+
+    monkeypatch.setattr(_trl._Trainer, "_compute_loss", spy)
+    backbone = make_backbone()
+    # A message whose ids are not those of its text: they must come through as they are.
+    odd = replace(
+        STATES[0],
+        messages=(
+            *state(0, turns=2).messages[:2],
+            replace(state(0, turns=2).messages[2], token_ids=(9, 9, 8, 1)),
+            state(0, turns=2).messages[3],
+        ),
+    )
+    Run(backbone, tmp_path, replace(BASE, micro_batch=4), reward, [odd, *STATES[1:4]])
+    assert scored == trained
+    assert tuple(backbone.chat.prompt_ids(odd.messages)) in prompts
+    assert any(p[i : i + 4] == (9, 9, 8, 1) for p in prompts for i in range(len(p)))
+
+
+def test_pain_13_cut_responses_raise_the_alarm(
+    make_backbone: MakeBackbone, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(BASE, clipped_ratio_alarm=0.5, sampling=Sampling(max_new_tokens=2))
+    with caplog.at_level(logging.WARNING, "iterpo"):
+        run = Run(make_backbone(), tmp_path, config)
+    assert run.rows[1]["clipped_ratio"] > 0.5
+    assert run.rows[1]["alarms"] == 1
+    assert "cut at max_new_tokens" in caplog.text
+
+
+def test_pain_13_rewards_without_spread_raise_the_alarm(
+    make_backbone: MakeBackbone, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(BASE, steps=3, flat_steps_alarm=2)
+    with caplog.at_level(logging.WARNING, "iterpo"):
+        run = Run(make_backbone(), tmp_path, config, tied)
+    assert [run.rows[s]["alarms"] for s in (1, 2, 3)] == [0, 1, 1]
+    assert "nothing is learned" in caplog.text
+
+
+def test_pain_14_one_flag_takes_cut_responses_out_of_group_and_loss(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut responses get a huge score: with the flag on, nobody may feel it."""
+    seen: list[Any] = []
+    original = _trl._Trainer._compute_loss
+
+    def spy(self: Any, model: Any, inputs: Any) -> Any:
+        seen.append(inputs)
+        return original(self, model, inputs)
+
+    def reward(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        return [
+            v if (r.token_ids or ())[-1] == 1 else 1000.0
+            for v, r in zip(varied(states, responses), responses, strict=True)
+        ]
+
+    monkeypatch.setattr(_trl._Trainer, "_compute_loss", spy)
+    config = replace(BASE, steps=1, sampling=Sampling(max_new_tokens=12))
+    config = replace(config, grpo={"scale_rewards": "none"})
+    Run(make_backbone(), tmp_path / "off", config, reward)
+    off = seen.pop()
+    config = replace(config, grpo={**config.grpo, "mask_truncated_completions": True})
+    run = Run(make_backbone(), tmp_path / "on", config, reward)
+    on = seen.pop()
+    assert 0 < run.rows[1]["clipped_ratio"] < 1
+    assert off["advantages"].abs().max() > 100
+    assert on["advantages"].abs().max() < 1
+    in_loss = on["tool_mask"] * on["completion_mask"]
+    cut = in_loss.sum(1) == 0
+    assert cut.float().mean() == run.rows[1]["clipped_ratio"]
+    assert (on["advantages"][cut] == 0).all()
+    assert on["num_items_in_batch"] == in_loss.sum()
+
+
+def test_pain_32_the_fraction_of_tied_groups_is_reported(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    def half(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        scores = varied(states, responses)
+        return [0.4 + 1e-9 * i if i < 8 else s for i, s in enumerate(scores)]
+
+    run = Run(make_backbone(), tmp_path, reward=half)
+    assert run.rows[1]["frac_tied_groups"] == 0.5
+    assert run.result.counts["tied_groups"] == 4
+
+
+def test_pain_33_a_tied_group_has_no_gradient_also_with_a_kl_term(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    calls: list[int] = []
+
+    def later(ties: int) -> Callable[..., Scores]:
+        """Real scores first, so that policy and reference differ; then so many tied groups."""
+        calls.clear()
+
+        def reward(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+            calls.append(1)
+            scores = varied(states, responses)
+            return scores if len(calls) == 1 else [0.4] * 4 * ties + scores[4 * ties :]
+
+        return reward
+
+    config = replace(BASE, beta=5.0)
+    all_tied = Run(make_backbone(), tmp_path / "all", config, later(4))
+    assert all_tied.rows[2]["grad_norm"] == 0
+    one_free = Run(make_backbone(), tmp_path / "one", config, later(3))
+    assert one_free.rows[2]["grad_norm"] > 0.01
+    assert one_free.rows[2]["kl"] > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("loss", "missing"), [("dapo", None), ("grpo", math.nan), ("dr_grpo", None)]
+)
+def test_pain_34_a_missing_score_leaves_gradients_those_of_the_smaller_group(
+    make_backbone: MakeBackbone, tmp_path: Path, loss: str, missing: float | None
+) -> None:
+    """Seeds go by sample number, so a group of 3 holds the first 3 samples of a group of 4."""
+
+    def but_the_last(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        scores = varied(states, responses)
+        return [missing if i % 4 == 3 else s for i, s in enumerate(scores)]
+
+    config = replace(ONE_SGD_STEP, grpo={**ONE_SGD_STEP.grpo, "loss_type": loss})
+    four = Run(make_backbone(), tmp_path / "4", config, but_the_last)
+    three = Run(make_backbone(), tmp_path / "3", replace(config, group_size=3))
+    start = Run(make_backbone(), tmp_path / "0", config, tied).weights()
+    assert four.result.counts["unscored"] == 4
+    assert four.rows[1]["frac_unscored"] == 0.25
+    assert difference(three.weights(), start) > 1e-3
+    assert difference(four.weights(), three.weights()) < 1e-6
+
+
+def test_a_reward_that_never_scores_is_an_error(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match="None or NaN for every response"):
+        Run(make_backbone(), tmp_path, replace(BASE, steps=9), lambda s, r: [None] * len(r))
+
+
+def test_a_reward_of_the_wrong_length_is_an_error(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match="3 scores for 16 responses"):
+        Run(make_backbone(), tmp_path, reward=lambda s, r: [0.0] * 3)
+
+
+def test_bad_inputs_fail_before_the_first_sample(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    def never(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        raise AssertionError("sampled")
+
+    backbone = make_backbone()
+    with pytest.raises(BatchError, match="no states"):
+        Run(backbone, tmp_path, reward=never, states=[])
+    with pytest.raises(ConfigError, match="group_size is 1"):
+        Run(backbone, tmp_path, replace(BASE, group_size=1), never)
+    with pytest.raises(ConfigError, match="epsilon_hgih"):
+        Run(backbone, tmp_path, replace(BASE, grpo={"epsilon_hgih": 1}), never)
+    with pytest.raises(ContextOverflowError, match="drop_old_turns"):
+        Run(backbone, tmp_path, reward=never, states=[state(0, words=20, turns=9)])
+
+
+def test_pain_12_sampler_and_reward_see_the_same_shortened_prompt(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    long = state(3, words=10, turns=9)
+    seen: set[int] = set()
+
+    def reward(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        seen.update(len(s.messages) for s in states if s.conversation_id == "c3")
+        return varied(states, responses)
+
+    config = replace(BASE, drop_old_turns=True)
+    run = Run(make_backbone(), tmp_path, config, reward, [*STATES[:3], long])
+    assert run.result.counts["shortened_prompts"] == 1
+    assert len(seen) == 1
+    assert seen.pop() < len(long.messages)
+
+
+@pytest.mark.parametrize(("prompts", "group", "micro"), [(7, 5, 4), (3, 2, 1), (1, 3, 32)])
+def test_pain_38_any_number_of_prompts_is_valid(
+    make_backbone: MakeBackbone, tmp_path: Path, prompts: int, group: int, micro: int
+) -> None:
+    config = replace(BASE, prompts_per_step=prompts, group_size=group, micro_batch=micro, steps=1)
+    assert Run(make_backbone(), tmp_path, config).result.counts["responses"] == prompts * group
+
+
+@pytest.mark.parametrize("loss", ["dapo", "grpo"])
+def test_pain_39_the_micro_batch_does_not_change_the_gradient(
+    make_backbone: MakeBackbone, tmp_path: Path, loss: str
+) -> None:
+    config = replace(
+        ONE_SGD_STEP, beta=0.5, grpo={**ONE_SGD_STEP.grpo, "loss_type": loss}, micro_batch=16
+    )
+    whole = Run(make_backbone(), tmp_path / "16", config)
+    single = Run(make_backbone(), tmp_path / "1", replace(config, micro_batch=1))
+    start = Run(make_backbone(), tmp_path / "0", config, tied).weights()
+    lengths = whole.rows[1]["completion_tokens"]
+    assert lengths != int(lengths)  # unequal lengths, or the test would say nothing
+    assert difference(whole.weights(), start) > 1e-3
+    assert difference(whole.weights(), single.weights()) < 1e-5
+    assert whole.rows[1]["grad_norm"] == pytest.approx(single.rows[1]["grad_norm"], rel=1e-4)
+
+
+def test_pain_41_log_probs_are_those_of_sampling_at_its_temperature(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps: list[float] = []
+    original = _trl._Trainer._get_per_token_logps_and_entropies
+    inputs_of: list[Any] = []
+
+    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        out = original(self, *args, **kwargs)
+        if inputs_of and kwargs.get("compute_entropy"):
+            inputs = inputs_of.pop()
+            gap = (out[0] - inputs["sampling_per_token_logps"]) * inputs["completion_mask"]
+            gaps.append(float(gap.detach().abs().max()))
+            old = inputs.get("old_per_token_logps")
+            if old is not None and self.state.global_step == 0:
+                ratio = ((out[0] - old) * inputs["completion_mask"]).exp()
+                assert float((ratio - 1).detach().abs().max()) < 1e-5
+        return out
+
+    def loss(self: Any, model: Any, inputs: Any) -> Any:
+        inputs_of.append(inputs)
+        return compute(self, model, inputs)
+
+    compute = _trl._Trainer._compute_loss
+    monkeypatch.setattr(_trl._Trainer, "_get_per_token_logps_and_entropies", spy)
+    monkeypatch.setattr(_trl._Trainer, "_compute_loss", loss)
+    config = replace(BASE, sampling=Sampling(temperature=0.7, max_new_tokens=6))
+    config = replace(config, grpo={"num_iterations": 2}, steps=2)
+    run = Run(make_backbone(), tmp_path, config)
+    assert gaps[0] < 1e-4  # fp32, other batch shapes
+    assert gaps[1] > 1e-3  # the second update of the same samples: the policy has moved
+    assert run.result.counts["responses"] == 16
+
+
+def test_pain_50_fewer_steps_than_planned_are_an_error(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: Any, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        control.should_training_stop = True
+        return control
+
+    monkeypatch.setattr(_trl._Reporter, "on_step_end", stop)
+    with pytest.raises(TrainingError, match="1 of 2 planned steps"):
+        Run(make_backbone(), tmp_path)
+
+
+def test_pain_51_the_reference_is_the_policy_that_collected_the_batch(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    """Round 1: KL to round 0's adapter starts at exactly zero, though the base is far away."""
+    backbone = make_backbone()
+    first = Run(backbone, tmp_path / "0", replace(BASE, beta=0.1, steps=6))
+    assert first.rows[1]["kl"] == 0
+    assert first.rows[6]["kl"] > 1e-3
+    folder = tmp_path / "policy"
+    ref = save_policy(folder, first.result.model, "default", parent=backbone.policy, round=1)
+    again = load(ref, dtype="float32", device="cpu")
+    before = weights(again.model, "policy")
+    second = Run(again, tmp_path / "1", replace(BASE, beta=0.1, steps=6))
+    assert second.rows[1]["kl"] == pytest.approx(0, abs=1e-9)
+    assert second.rows[6]["kl"] > 1e-3
+    assert difference(before, weights(again.model, "policy")) == 0
+    started_from = {n.replace(".policy.", ".default."): w for n, w in before.items()}
+    assert difference(started_from, second.weights()) > 1e-3
+
+
+class Stopped(Exception):  # noqa: N818
+    """Stands for a kill."""
+
+
+def stops_at(step: int) -> Callable[..., Scores]:
+    calls: list[int] = []
+
+    def reward(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        calls.append(1)
+        if len(calls) == step:
+            raise Stopped
+        return varied(states, responses)
+
+    return reward
+
+
+@pytest.mark.parametrize(("every", "beta"), [(0, 0.1), (1, 0.0), (2, 0.1)])
+def test_pain_49_an_interrupted_run_ends_with_the_same_bytes(
+    make_backbone: MakeBackbone, tmp_path: Path, beta: float, every: int
+) -> None:
+    config = replace(BASE, steps=4, beta=beta, checkpoint_every=every, micro_batch=8)
+    whole = Run(make_backbone(), tmp_path / "whole", config)
+    with pytest.raises(Stopped):
+        Run(make_backbone(), tmp_path / "cut", config, stops_at(4))
+    resumed = Run(make_backbone(), tmp_path / "cut", config)
+    assert sorted(resumed.rows) == {0: [1, 2, 3, 4], 1: [4], 2: [3, 4]}[every]
+    assert resumed.bytes() == whole.bytes()
+    assert {**whole.rows, **resumed.rows} == whole.rows
+    assert resumed.result.counts == whole.result.counts
+
+
+def test_pain_50_resuming_finished_work_gives_the_finished_policy(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    config = replace(BASE, checkpoint_every=1)
+    whole = Run(make_backbone(), tmp_path, config)
+    again = Run(make_backbone(), tmp_path, config)
+    assert again.rows == {}
+    assert again.bytes() == whole.bytes()
+    assert again.result.steps == 2
+
+
+def test_a_torn_checkpoint_is_not_resumed_from(make_backbone: MakeBackbone, tmp_path: Path) -> None:
+    config = replace(BASE, steps=4, checkpoint_every=2)
+    whole = Run(make_backbone(), tmp_path / "whole", config)
+    with pytest.raises(Stopped):
+        Run(make_backbone(), tmp_path / "cut", config, stops_at(4))
+    (torn,) = (tmp_path / "cut").glob("checkpoint-*")
+    file = next(torn.rglob("adapter_model.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1])
+    resumed = Run(make_backbone(), tmp_path / "cut", config)
+    assert sorted(resumed.rows) == [1, 2, 3, 4]
+    assert resumed.bytes() == whole.bytes()
+
+
+def test_a_checkpoint_of_other_inputs_is_refused(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    Run(make_backbone(), tmp_path, replace(BASE, checkpoint_every=1))
+    for other in (replace(BASE, learning_rate=2e-2), replace(BASE, seed=2)):
+        with pytest.raises(ResumeError, match="another policy, batch or settings"):
+            Run(make_backbone(), tmp_path, other)
+    with pytest.raises(ResumeError):
+        Run(make_backbone(), tmp_path, states=STATES[:5])
+
+
+def test_the_model_comes_back_as_it_was_lent(make_backbone: MakeBackbone, tmp_path: Path) -> None:
+    run = Run(make_backbone(), tmp_path, replace(BASE, beta=0.1))
+    model = run.result.model
+    assert "forward" not in model.__dict__
+    assert "forward" not in model.get_base_model().__dict__
+    assert not model.training
+    assert all(p.grad is None for p in model.parameters())
+    assert list(model.peft_config) == ["default"]
+
+
+def test_bfloat16_weights_train_with_a_float32_adapter(tmp_path: Path) -> None:
+    from iterpo.models.hub import base_policy
+
+    write_model(tmp_path / "bf16", torch.bfloat16)
+    backbone = load(base_policy(str(tmp_path / "bf16")), dtype="bfloat16", device="cpu")
+    run = Run(backbone, tmp_path / "work", replace(BASE, beta=0.1))
+    assert {w.dtype for w in run.weights().values()} == {torch.float32}
+    assert math.isfinite(run.rows[2]["loss"])
+    fp32 = tmp_path / "fp32"
+    write_model(fp32)
+    Run(load(base_policy(str(fp32)), dtype="float32", device="cpu"), tmp_path / "work2")
+
+
+def test_one_epoch_visits_every_state_and_batches_are_full() -> None:
+    config = replace(BASE, steps=None, prompts_per_step=3)
+    assert plan_steps(config, 8) == 3
+    assert plan_steps(replace(config, epochs=2), 8) == 6
+    assert plan_steps(replace(config, prompts_per_step=16), 8) == 1
+    assert plan_steps(replace(config, grpo={"num_iterations": 2}), 8) == 6
+    order = visiting_order(8, 3, 3, seed=5)
+    assert {i for batch in order for i in batch} == set(range(8))
+    assert all(len(set(batch)) == 3 for batch in order)
+    assert visiting_order(8, 3, 3, seed=6) != order
+    assert visiting_order(2, 16, 1, seed=6) in ([[0, 1]], [[1, 0]])
