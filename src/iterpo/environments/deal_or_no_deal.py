@@ -123,7 +123,7 @@ class DealOrNoDeal:
         """Agent 1's scripted greeting: what there is to divide, without values."""
         pool, _, _ = _facts(scenario)
         if self.options.prompt_style == "compact":
-            return Turn(Role.AGENT, f"{_listed(pool)}. You like?", scripted=True)
+            return Turn(Role.AGENT, f"{_written(pool, ' ')}. You like?", scripted=True)
         text = (
             f"Hi there! We have some items to share out: {_named(pool)}. "
             "Let us find a split that is fair to both. What interests you most?"
@@ -272,13 +272,9 @@ class DealBargain:
 
 
 def _facts(scenario: Scenario) -> tuple[Counts, Counts, Counts]:
-    facts = scenario.facts
+    f = scenario.facts
     try:
-        return (
-            tuple(facts["counts"]),
-            tuple(facts["agent_values"]),
-            tuple(facts["partner_values"]),
-        )
+        return tuple(f["counts"]), tuple(f["agent_values"]), tuple(f["partner_values"])
     except KeyError as error:
         raise DataError(
             f"scenario {scenario.kernel_id!r} has no fact {error}; deal_or_no_deal needs counts, "
@@ -354,12 +350,8 @@ def _ranking(values: Counts, compact: bool) -> str:
     return f"I care most about {words[0]}{between}, and least about {words[-1]}"
 
 
-def _written(counts: Counts) -> str:
-    return " ".join(f"{item}={n}" for item, n in zip(ITEMS, counts, strict=True))
-
-
-def _listed(counts: Counts) -> str:
-    return " ".join(f"{item} {n}" for item, n in zip(ITEMS, counts, strict=True))
+def _written(counts: Counts, equals: str = "=") -> str:
+    return " ".join(f"{item}{equals}{n}" for item, n in zip(ITEMS, counts, strict=True))
 
 
 def _named(counts: Counts) -> str:

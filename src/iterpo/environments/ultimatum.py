@@ -245,7 +245,7 @@ def _act(text: str, pool: int) -> boxed.Act[int]:
 
 
 _CLAUSE = re.compile(r"[;!?\n]|[.,](?=\s|$)|\b(?:and|but|while)\b", re.IGNORECASE)
-_DOLLARS = re.compile(r"\$ ?([0-9][0-9,]*(?:\.[0-9]+)?)", re.ASCII)
+_DOLLARS = re.compile(r"\$ ?([0-9][0-9,]*(?:\.[0-9]+)?)(?![0-9a-zA-Z%]|[,.-][0-9])", re.ASCII)
 _OWN = re.compile(r"\b(?:I|I'll|I'd|me|my|mine|myself)\b", re.IGNORECASE)
 _OTHER = re.compile(r"\b(?:you|your|yours|yourself)\b", re.IGNORECASE)
 _GIVES = re.compile(

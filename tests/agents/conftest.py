@@ -1,0 +1,89 @@
+"""A tiny player, and the scenarios to play."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from itertools import product
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iterpo.agents.base import AgentFactory, Seat
+from iterpo.domain import Conversation, Outcome, Role, Scenario, Split, Turn, derive
+from iterpo.environments import make
+from iterpo.environments.deal_or_no_deal import DealOrNoDeal
+from iterpo.environments.sources import Division
+
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+
+Player = Callable[..., Conversation]
+
+
+def _now(reply: Coroutine[Any, Any, Any]) -> Any:
+    """Result of a coroutine that never waits."""
+    try:
+        reply.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("a scripted speaker waited")
+
+
+def _play(
+    env: Any, scenario: Scenario, agent: AgentFactory, partner: AgentFactory, replica: int = 0
+) -> Conversation:
+    seed = derive(scenario.kernel_id, replica)
+    speakers = {
+        role: factory(Seat(scenario, role, 0, replica, seed))
+        for role, factory in ((Role.AGENT, agent), (Role.PARTNER, partner))
+    }
+    turns: list[Turn] = [env.opening(scenario)]
+    outcome: Outcome | None = None
+    while outcome is None:
+        role = Role.PARTNER if len(turns) % 2 else Role.AGENT
+        turns.append(_now(speakers[role].reply(env.view(scenario, role, turns))).turn(role))
+        outcome = env.read(scenario, turns)
+        assert len(turns) <= 11
+    return Conversation("c", scenario.kernel_id, env.name, tuple(turns), outcome, "")
+
+
+@pytest.fixture(scope="session")
+def play() -> Player:
+    """Plays one conversation to its end."""
+    return _play
+
+
+def _invented(n: int) -> tuple[Scenario, ...]:
+    """Deal or No Deal kernels whose sides' totals are 10, none taken from a data set."""
+    pools = {
+        counts: [v for v in product(range(11), repeat=3) if sum(map(mul, counts, v)) == 10]
+        for counts in product((1, 2, 3, 4), repeat=3)
+        if 5 <= sum(counts) <= 7
+    }
+    order = sorted(pools)
+    out = []
+    for i in range(n):
+        counts = order[derive("counts", i) % len(order)]
+        sides = pools[counts]
+        you, them = (sides[derive(who, i) % len(sides)] for who in ("you", "them"))
+        out.append(DealOrNoDeal().scenario(Division(counts, you, them), Split.TRAIN))
+    return tuple(out)
+
+
+def _game(name: str, style: str, n: int) -> tuple[Any, tuple[Scenario, ...]]:
+    if name == "real deals":
+        if not DATA.is_dir():
+            pytest.skip("../shared/data is absent")
+        env: Any = make("deal_or_no_deal", data_dir=str(DATA), prompt_style=style)
+        return env, env.scenarios(Split.TRAIN, n)
+    if name == "invented deals":
+        return make("deal_or_no_deal", prompt_style=style), _invented(n)
+    env = make("ultimatum", prompt_style=style)
+    return env, env.scenarios(Split.TRAIN, n)
+
+
+@pytest.fixture(scope="session")
+def game() -> Callable[[str, str, int], tuple[Any, tuple[Scenario, ...]]]:
+    """(environment, n scenarios) of a game by name and prompt style."""
+    return _game

@@ -1,0 +1,47 @@
+"""Environments by name, and options that are checked before anything runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from iterpo import environments
+from iterpo.errors import ConfigError, UnknownNameError
+
+
+def test_every_registered_game_can_be_made() -> None:
+    assert {"deal_or_no_deal", "ultimatum"} <= set(environments.names())
+    for name in environments.REGISTRY:
+        env = environments.make(name, prompt_style="compact")
+        assert env.name == name
+        assert env.options.prompt_style == "compact"  # type: ignore[attr-defined]
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match="no environment 'chess'; there are deal_or_no_deal"):
+        environments.make("chess")
+
+
+def test_all_option_mistakes_come_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        environments.make("deal_or_no_deal", eco="none", echo="loud", reminder=1, data_dir=3)
+    message = str(raised.value)
+    for part in (
+        "unknown option 'eco'",
+        "did you mean 'echo'?",
+        "'echo' is 'loud'; accepted: both | ",
+        "'reminder' is 1; accepted: true | false",
+        "'data_dir' is 3; accepted: text | null",
+    ):
+        assert part in message
+
+
+def test_importing_the_games_imports_neither_numpy_nor_torch() -> None:
+    code = (
+        "import sys, iterpo.environments as e; [e.make(n) for n in e.REGISTRY];"
+        "print(*{'numpy', 'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
