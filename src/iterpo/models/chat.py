@@ -14,23 +14,12 @@ from typing import Any
 
 from iterpo.domain import Message, Response
 from iterpo.errors import TemplateError
+from iterpo.models.masks import ConversationIds, mask_of, prove
 
 __all__ = ["ChatFormat", "ConversationIds", "check_template", "prompt_sha256"]
 
 NEUTRAL_START = "(conversation starts)"
 """Rendered as the first user message where a template demands one."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationIds:
-    """A whole conversation as ids, with the agent's tokens marked."""
-
-    ids: tuple[int, ...]
-    """Token ids, length n."""
-    mask: tuple[bool, ...]
-    """True on supervised tokens, length n."""
-    spans: tuple[tuple[int, int], ...]
-    """Half-open range of ids per supervised agent turn, stop token included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,51 +154,11 @@ class ChatFormat:
         ids, spans = self._splice(text, slots)
         order = [i for i, m in enumerate(messages) if m.role == "assistant"]
         kept = tuple(span for i, span in zip(order, spans, strict=True) if i in wanted)
-        result = ConversationIds(tuple(ids), _mask(len(ids), kept), kept)
-        self.prove(result, [messages[i] for i in sorted(wanted)], row=row)
+        result = ConversationIds(tuple(ids), mask_of(len(ids), kept), kept)
+        said = [messages[i] for i in sorted(wanted)]
+        targets = [self.response_token_ids(Response(m.content, m.token_ids)) for m in said]
+        prove(result, targets, self.stop_ids, where=f"{row} (template of {self.name})")
         return result
-
-    def prove(self, row_ids: ConversationIds, turns: Sequence[Message], *, row: str) -> None:
-        """Check a masked row against the turns that it is to supervise.
-
-        Args:
-            row_ids: The row.
-            turns: The supervised assistant messages, in order.
-            row: Name of the row for error messages.
-
-        Raises:
-            TemplateError: see ``conversation_ids``.
-        """
-        where = f"{row} (template of {self.name})"
-        if len(row_ids.mask) != len(row_ids.ids) or len(row_ids.spans) != len(turns):
-            raise TemplateError(
-                f"{where}: {len(row_ids.mask)} mask entries for {len(row_ids.ids)} ids, "
-                f"{len(row_ids.spans)} spans for {len(turns)} agent turns"
-            )
-        if not any(row_ids.mask):
-            raise TemplateError(f"{where}: no supervised token; nothing would be learned")
-        expected = 0
-        for (start, end), turn in zip(row_ids.spans, turns, strict=True):
-            target = self.response_token_ids(Response(turn.content, turn.token_ids))
-            expected += len(target)
-            if list(row_ids.ids[start:end]) != target:
-                raise TemplateError(f"{where}: the span does not hold the response's own tokens")
-            if turn.token_ids is None and target[-1] not in self.stop_ids:
-                raise TemplateError(f"{where}: a response without stop token")
-            if target[-1] in self.stop_ids and not row_ids.mask[end - 1]:
-                raise TemplateError(
-                    f"{where}: the stop token is outside the mask; the model would never stop"
-                )
-            if not all(row_ids.mask[start:end]):
-                raise TemplateError(
-                    f"{where}: the mask covers {sum(row_ids.mask[start:end])} of {len(target)} "
-                    f"tokens of the response {turn.content[:40]!r} (off by one?)"
-                )
-        if sum(row_ids.mask) != expected:
-            raise TemplateError(
-                f"{where}: {sum(row_ids.mask)} supervised tokens, but the responses have "
-                f"{expected} (off by one?)"
-            )
 
     # -- rendering ------------------------------------------------------------------------------
 
@@ -346,7 +295,12 @@ class ChatFormat:
         text = self._render(
             [{"role": "user", "content": "x"}, {"role": "assistant", "content": probe}], False
         )
-        rest = text[text.rfind(probe) + len(probe) :].lstrip() if probe in text else ""
+        if probe not in text:
+            raise TemplateError(
+                f"the template of {self.name} does not show what an assistant message says; fix "
+                "chat_template.jinja in the model's folder"
+            )
+        rest = text[text.rfind(probe) + len(probe) :].lstrip()
         ended_by = [t for t in self._control if rest.startswith(t)]
         if not ended_by:
             raise TemplateError(
@@ -391,10 +345,3 @@ def check_template(tokenizer: Any) -> ChatFormat:
             "whole renderings differ; iterpo can't mask agent turns exactly with it"
         )
     return chat
-
-
-def _mask(n: int, spans: Sequence[tuple[int, int]]) -> tuple[bool, ...]:
-    mask = [False] * n
-    for start, end in spans:
-        mask[start:end] = [True] * (end - start)
-    return tuple(mask)
