@@ -7,15 +7,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-import iterpo.collect
 from iterpo.domain import Conversation, PolicyRef, Reward, Sampling, Split
 from iterpo.errors import ArtifactError
 
@@ -158,13 +155,3 @@ def _fresh_folder(policy: PolicyRef) -> Path:
     parent = cache_folder() / "improved"
     parent.mkdir(parents=True, exist_ok=True)
     return Path(mkdtemp(prefix=f"{policy.id}-", dir=parent))
-
-
-class _CallablePackage(ModuleType):
-    """``iterpo.collect`` is the package of stage 1 and, called, the verb of the public API."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Conversation, ...]:
-        return collect(*args, **kwargs)
-
-
-sys.modules[iterpo.collect.__name__].__class__ = _CallablePackage
