@@ -289,6 +289,8 @@ def test_seats_are_checked(game: Any) -> None:
         ScriptedPartner(env)(Seat(kernel, Role.AGENT, 0, 0, 0))
     with pytest.raises(ConfigError, match="plays the agent"):
         FirstCounter(env)(Seat(kernel, Role.PARTNER, 0, 0, 0))
+    with pytest.raises(ConfigError, match="object offers no scripted partner"):
+        ScriptedPartner(object())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", GAMES[:2])

@@ -138,6 +138,7 @@ def test_boxes(text: str, bodies: tuple[str, ...]) -> None:
         (r"\boxed{AGREEDX: $5}", "none", True),
         (r"\boxed{AGREED: $5} so \boxed{17}", "agreed", False),
         (r"\boxed{AGREED: $5} \boxed{AGREED: five}", "none", True),
+        (r"\boxed{AGREED: $5} \boxed{ACCEPTED}", "none", True),
         (r"I accept", "none", False),
     ],
 )

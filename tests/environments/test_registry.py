@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from iterpo import environments
+from iterpo.environments.ultimatum import Ultimatum
 from iterpo.errors import ConfigError, UnknownNameError
 
 
@@ -36,6 +38,13 @@ def test_all_option_mistakes_come_at_once() -> None:
         "'data_dir' is 3; accepted: text | null",
     ):
         assert part in message
+
+
+def test_other_packages_add_theirs_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("theirs", "iterpo.environments.ultimatum:Ultimatum", environments.GROUP)
+    monkeypatch.setattr(environments, "entry_points", lambda group: [entry])
+    assert "theirs" in environments.names()
+    assert isinstance(environments.make("theirs", holdout="none"), Ultimatum)
 
 
 def test_importing_the_games_imports_neither_numpy_nor_torch() -> None:

@@ -196,6 +196,13 @@ class ScriptedPartner:
     partner_seed: int = 0
     """Names the population of partners; private values are drawn from it per kernel."""
 
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.game, "bargain", None)):
+            raise ConfigError(
+                f"{type(self.game).__name__} offers no scripted partner (it has no bargain()); "
+                "seat a model or a person as the partner"
+            )
+
     def __call__(self, seat: Seat) -> Agent:
         """The partner of one conversation; its wording depends on ``seat.replica``."""
         if seat.role is not Role.PARTNER:
