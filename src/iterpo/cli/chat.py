@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iterpo.cli.options import EnvOptions
-from iterpo.cli.output import examples, number, say
+from iterpo.cli.output import examples, number, remark, say
 
 if TYPE_CHECKING:
     from iterpo.agents.base import Reply, Seat
@@ -126,12 +126,15 @@ def _play(game: Environment, ref: PolicyRef, sampling: Any, where: tuple[Any, in
 
 
 def _finish(conversation: Conversation) -> None:
-    from iterpo.domain import Role
+    from iterpo.domain import Ending, Role
 
     outcome = conversation.outcome
     if outcome.detail.startswith("_Left"):
         say("\nyou left; nothing was agreed.")
         return
+    if outcome.ending is Ending.INFRASTRUCTURE_FAILURE:
+        remark(f"iterpo: the conversation broke off: {outcome.detail}")
+        raise typer.Exit(2)
     last = conversation.turns[-1]
     if last.role is Role.AGENT and not last.scripted:
         say(f"agent> {last.text}")
