@@ -238,3 +238,18 @@ def test_reading_a_plan_leaves_torch_alone() -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_seed_of_a_run_follows_from_its_own_and_the_round() -> None:
+    plan = load_plan("smoke")
+    seeds = {
+        config.seed
+        for p in (plan, replace(plan, seed=1))
+        for i in range(3)
+        for config in p.operators_of_round(i)
+    }
+    assert len(seeds) == 12, "no two phases share a stream"
+    assert max(seeds) < 2**32, "numpy takes no more"
+    q, improve = plan.operators_of_round(0)
+    assert replace(q, seed=plan.q.seed) == plan.q
+    assert replace(improve, seed=plan.improve.seed) == plan.improve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -101,7 +101,7 @@ def _play(
     out: Path, asked: dict[str, Any], sampling: Sampling, split: Any
 ) -> tuple[Conversation, ...]:
     from iterpo.agents.local import LocalPolicy
-    from iterpo.agents.scripted import ScriptedPartner
+    from iterpo.agents.scripted import Bargaining, ScriptedPartner
     from iterpo.cli.games import make_game
     from iterpo.cli.progress import Bars
     from iterpo.collect import Table, collect_into, seats
@@ -113,7 +113,7 @@ def _play(
     ref = load_policy(asked["policy"])
     scenarios = game.scenarios(split, asked["scenarios"], asked["data_seed"])
     places = seats(scenarios, asked["per_scenario"], round=ref.round, seed=asked["seed"])
-    partner = ScriptedPartner(game)
+    partner = ScriptedPartner(cast(Bargaining, game))
     table = Table(game, LocalPolicy(load(ref), sampling), partner, ref.id)
     with Bars() as bars:
 

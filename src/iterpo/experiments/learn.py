@@ -32,7 +32,8 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
     def progress(stage: str, done: int, total: int, facts: Mapping[str, float]) -> None:
         report(Event("progress", key, stage, done, total, dict(facts)))
 
-    settings = Settings(plan.q, plan.improve, plan.policy.dtype, plan.policy.device)
+    q, improve = plan.operators_of_round(i)
+    settings = Settings(q, improve, plan.policy.dtype, plan.policy.device)
     workspace = FolderWorkspace(folder / key, settings, progress)
     new = make(plan.method.name).update(policy, batch, workspace)
     facts: dict[str, Any] = {"policy": new.id, "parent": policy.id}

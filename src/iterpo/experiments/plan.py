@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from iterpo.config import dump, override, parse, read_yaml
-from iterpo.domain import Sampling
+from iterpo.domain import Sampling, derive
 from iterpo.errors import ConfigError
 from iterpo.methods import names as method_names
 from iterpo.policy_evaluation.base import QConfig
@@ -200,6 +200,17 @@ class Plan:
             f"q.holdout_fraction: given {self.q.holdout_fraction} of {units} {self.q.split_by}; "
             "accepted: 0, or at least 2 of them a round (collect.scenarios, collect.per_scenario)"
         ]
+
+    def operators_of_round(self, i: int) -> tuple[QConfig, ImproveConfig]:
+        """Settings of both operators in round i, with seeds that follow from the run's seed."""
+        return (
+            replace(self.q, seed=self._seed("q", i, self.q.seed)),
+            replace(self.improve, seed=self._seed("improve", i, self.improve.seed)),
+        )
+
+    def _seed(self, stage: str, i: int, own: int) -> int:
+        # Trainers hand seeds on to numpy, which takes 32 bits.
+        return derive(self.seed, stage, i, own) % 2**31
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values, defaults included; ``load_plan`` reads them back."""
