@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from iterpo import artifacts
 from iterpo.domain import PolicyRef, Response, decisions
 from iterpo.errors import ArtifactError
+from iterpo.models.backbone import Backbone, LoraSpec, attach_lora
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction
@@ -132,3 +133,22 @@ def test_the_manifest_is_json_without_time_stamps(q, tmp_path):
     facts = json.loads((tmp_path / "q" / "manifest.json").read_text())["facts"]
     assert facts["config"] == dataclasses.asdict(q.config)
     assert set(facts) == {"config", "backbone", "width", "head_dtype"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_shared_backbone_is_the_policy_that_was_deployed_not_the_one_in_training(
+    q, rows, backbone
+):
+    shared = Backbone(**{f.name: getattr(backbone, f.name) for f in dataclasses.fields(Backbone)})
+    q = dataclasses.replace(q, backbone=shared)
+    before = q(*rows)
+    trained = attach_lora(shared, LoraSpec(r=4, alpha=64), seed=0).train()
+    with torch.no_grad():
+        for name, parameter in trained.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    moved = trained(ids).logits
+    with trained.disable_adapter():
+        assert (trained(ids).logits - moved).abs().max() > 0.1, "the adapter does nothing"
+    assert q(*rows) == before

@@ -68,7 +68,7 @@ def chain_rows(rows: Sequence[TokenRow]) -> list[Chain]:
         read = Read(tuple(same), start, len(ids))
         mine = chains.setdefault(group, [])
         host = max(
-            (c for c in mine if len(c.ids) <= start and tuple(c.ids) == ids[: len(c.ids)]),
+            (c for c in mine if len(c.ids) <= start and _begins(ids, c.ids)),
             key=lambda c: len(c.ids),
             default=None,
         )
@@ -92,3 +92,9 @@ def batches(chains: Sequence[Chain], max_batch_tokens: int) -> list[list[Chain]]
         else:
             out.append([chain])
     return out
+
+
+def _begins(ids: tuple[int, ...], prefix: list[int]) -> bool:
+    # Most candidates fail at the last token already; comparing all of them costs more.
+    n = len(prefix)
+    return ids[n - 1] == prefix[-1] and list(ids[:n]) == prefix
