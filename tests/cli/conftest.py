@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def fake_phase(folder: Path, key: str, lock_fd: int, report: Report) -> None:
         for split, kernel in (("train", "ult-p100-r4"), ("heldout", "ult-p100-r6")):
             (place / split).mkdir()
             played = [
-                conversation(f"{kernel}-{k}", replica, agreed=replica == 0)
+                replace(conversation(f"{kernel}-{k}", replica, agreed=replica == 0), round=i)
                 for k in range(2)
                 for replica in range(2)
             ]

@@ -96,6 +96,16 @@ def test_debug_shows_the_traceback(call: Call) -> None:
     assert "MissingDataError" in done.stderr
 
 
+def test_an_interrupt_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("iterpo.experiments.results.read_run", interrupted)
+    done = call("show", "x")
+    assert done.exit_code == 130
+    assert "--resume" in done.stderr
+
+
 def test_errors_of_our_own_making_are_not_hidden(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +258,26 @@ def test_run_prints_the_rounds_and_where_they_lie(
     other = call("run", "smoke", "--resume", "--set", "seed=5")
     assert other.exit_code == 2
     assert "seed: 0 -> 5" in other.stderr
+
+
+def test_demo_shows_rounds_a_conversation_before_and_after_and_the_places(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iterpo.experiments.loop.run.__kwdefaults__", _with_fake())
+    done = call("demo")
+    assert done.exit_code == 0, done.output
+    for part in ("pi_0", "pi_2 *", "agreement", "regret", "Q of pi_1", "result.json"):
+        assert part in done.stdout, part
+    before, after = (f"ult-p100-r6-0, round {i}, replica 0" for i in (0, 2))
+    assert done.stdout.index(before) < done.stdout.index(after), "the same kernel, in this order"
+    assert "runs/demo" in done.stdout
+
+    again = call("demo")
+    assert again.exit_code == 0, "a finished demo is shown again"
+    assert "round-0/deploy: already done" in again.stderr
+    other = call("demo", "--seed", "1")
+    assert other.exit_code == 0, other.output
+    assert "runs/demo-seed-1" in other.stdout
 
 
 def test_resuming_a_run_folder_ignores_the_environment(
