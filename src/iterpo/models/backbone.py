@@ -270,7 +270,6 @@ def _read(
     path: Path, dtype: torch.dtype, device: torch.device, quantize: str | None
 ) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
     options: dict[str, Any] = {
         "use_safetensors": True,
@@ -281,18 +280,12 @@ def _read(
     if quantize is not None:
         options["quantization_config"] = _nf4(quantize, dtype)
         options["device_map"] = {"": device}
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # only the command line writes to the terminal
     tokenizer = _tokenizer(path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, **options)
-    except MissingExtraError:
-        raise
+        with hub.silent_loading():
+            model = AutoModelForCausalLM.from_pretrained(path, **options)
     except Exception as error:
         raise ModelError(f"{path} can't be loaded: {type(error).__name__}: {error}") from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
     return (model if quantize else model.to(device)), tokenizer
 
 

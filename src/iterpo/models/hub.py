@@ -13,6 +13,9 @@ import json
 import os
 import re
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ __all__ = [
     "count_parameters",
     "list_models",
     "resolve",
+    "silent_loading",
     "template_sha256",
 ]
 
@@ -156,6 +160,20 @@ def template_sha256(path: Path) -> str | None:
     if isinstance(template, list):  # an older format: several named templates
         template = next((t["template"] for t in template if t["name"] == "default"), None)
     return hashlib.sha256(template.encode()).hexdigest() if template else None
+
+
+@contextmanager
+def silent_loading() -> Iterator[None]:
+    """Keep transformers' progress bars quiet: only the command line writes to the terminal."""
+    from transformers.utils import logging
+
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _header(file: Path) -> dict[str, Any]:
@@ -301,9 +319,10 @@ def _convert_gguf(gguf: Path, folder: Path, source_sha256: str) -> None:
             f"unpacking {gguf.name} needs {error.name}: pip install 'iterpo[train]'"
         ) from error
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    _remove_stale(folder)
     facts = {"source": gguf.name, "source_sha256": source_sha256, "dtype": "bfloat16"}
     try:
-        with artifacts.build(part, "model", facts):
+        with artifacts.build(part, "model", facts), silent_loading():
             model = AutoModelForCausalLM.from_pretrained(
                 gguf.parent, gguf_file=gguf.name, dtype=torch.float32
             ).to(torch.bfloat16)
@@ -322,3 +341,11 @@ def _convert_gguf(gguf: Path, folder: Path, source_sha256: str) -> None:
                 part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove what killed conversions left behind; a running one is minutes old at most."""
+    for part in folder.parent.glob(f".{folder.name}.*.part"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > 3600:
+                shutil.rmtree(part)
