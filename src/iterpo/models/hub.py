@@ -53,7 +53,7 @@ class EmbeddedModel:
 
 EMBEDDED: dict[str, EmbeddedModel] = {
     "nano": EmbeddedModel(
-        "nano", "small chat model pretrained on scripted negotiations, in the package", 5_000_000
+        "nano", "small chat model pretrained on scripted negotiations, in the package", 1_400_000
     ),
     "smollm2-135m": EmbeddedModel(
         "smollm2-135m",
