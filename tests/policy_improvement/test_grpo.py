@@ -421,6 +421,41 @@ def test_pain_41_log_probs_are_those_of_sampling_at_its_temperature(
     assert run.result.counts["responses"] == 16
 
 
+def test_sharing_a_prompt_changes_no_log_prob_and_no_gradient(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(ONE_SGD_STEP, beta=0.5)
+    shared = Run(make_backbone(), tmp_path / "shared", config)
+    start = Run(make_backbone(), tmp_path / "start", config, tied).weights()
+    calls: list[int] = []
+
+    def never(*_: Any) -> bool:
+        calls.append(1)
+        return False
+
+    monkeypatch.setattr(_trl, "can_share", never)
+    plain = Run(make_backbone(), tmp_path / "plain", config)
+    assert calls
+    assert difference(shared.weights(), start) > 1e-3
+    assert difference(shared.weights(), plain.weights()) < 1e-5  # fp32, another order of sums
+    assert shared.rows[1]["entropy"] == pytest.approx(plain.rows[1]["entropy"], rel=1e-5)
+
+
+def test_a_model_that_sharing_does_not_fit_is_trained_without_it(
+    make_backbone: MakeBackbone,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    right = Run(make_backbone(), tmp_path / "right", ONE_SGD_STEP)
+    states = _trl.response_states
+    monkeypatch.setattr(_trl, "response_states", lambda *args: states(*args).roll(1, dims=1))
+    with caplog.at_level(logging.WARNING, "iterpo"):
+        wrong = Run(make_backbone(), tmp_path / "wrong", ONE_SGD_STEP)
+    assert "sharing a prompt" in caplog.text
+    assert difference(right.weights(), wrong.weights()) < 1e-5
+
+
 def test_pain_50_fewer_steps_than_planned_are_an_error(
     make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,7 +463,7 @@ def test_pain_50_fewer_steps_than_planned_are_an_error(
         control.should_training_stop = True
         return control
 
-    monkeypatch.setattr(_trl._Reporter, "on_step_end", stop)
+    monkeypatch.setattr(_trl.Reporter, "on_step_end", stop)
     with pytest.raises(TrainingError, match="1 of 2 planned steps"):
         Run(make_backbone(), tmp_path)
 

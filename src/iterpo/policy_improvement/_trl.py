@@ -17,29 +17,31 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import split_tensor_dict
 
 from iterpo.domain import Response, derive
-from iterpo.errors import ConfigError, MissingExtraError, TrainingError
+from iterpo.errors import ConfigError, TrainingError
 from iterpo.models.backbone import frozen
 from iterpo.models.generation import generate
 from iterpo.policy_improvement.advantages import group_advantages
 from iterpo.policy_improvement.alarms import Alarms
 from iterpo.policy_improvement.base import ImproveConfig, ImproveResult
-from iterpo.policy_improvement.grpo_fields import OTHER_ENGINES, field_mistakes
+from iterpo.policy_improvement.grpo_fields import OTHER_ENGINES, field_mistakes, grpo_settings
 from iterpo.policy_improvement.job import Job, Tally
 from iterpo.policy_improvement.lending import lent
+from iterpo.policy_improvement.reporting import Reporter
 from iterpo.policy_improvement.resume import checkpoint_facts, newest_checkpoint, seal_checkpoint
+from iterpo.policy_improvement.shared_prompt import agree, can_share, precomputed, response_states
 
 __all__ = ["check_fields", "train"]
 
@@ -103,53 +105,12 @@ def _arguments(
     config: ImproveConfig, workdir: Path, steps: int, per_step: int, place: tuple[str, Any]
 ) -> Any:
     """``GRPOConfig`` for batches of ``per_step`` prompts; ``place`` is (device, dtype)."""
-    if config.report_to != "none" and find_spec(config.report_to) is None:
-        raise MissingExtraError(
-            f"improve.report_to is {config.report_to!r}, which is not installed: "
-            f"pip install {config.report_to}"
-        )
-    sequences = per_step * config.group_size
-    # The largest equal split, since TRL wants equal micro-batches.
-    micro = max(m for m in range(1, config.micro_batch + 1) if sequences % m == 0)
-    inner = int(config.grpo.get("num_iterations") or 1)
-    every = -(-config.checkpoint_every // inner) * inner  # samples of a batch are not stored
-    if config.grpo.get("loss_type") == "bnpo" and micro < sequences:
-        raise ConfigError(
-            f"grpo.loss_type 'bnpo' divides by the tokens of a micro-batch ({micro} of {sequences} "
-            "sequences), so its result would depend on micro_batch. Use 'dapo', the same over the "
-            f"whole step, or micro_batch >= {sequences}."
-        )
-    device, dtype = place
-    on_cpu = torch.device(device).type == "cpu"
-    settings: dict[str, Any] = {
-        **_no_activation_checkpointing(config.grpo),
-        "dataloader_pin_memory": not on_cpu,
-        **config.grpo,
+    settings = {
+        **grpo_settings(config, steps, per_step, frozenset(f.name for f in fields(GRPOConfig))),
         "output_dir": str(workdir),
-        "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": sequences // micro,
-        "num_generations": config.group_size,
-        "max_steps": steps,
-        "learning_rate": config.learning_rate,
-        # The reference is ours, so the trainer must not set up one; see _reference_logps.
-        "beta": 0.0,
-        "temperature": config.sampling.temperature,
-        "top_p": config.sampling.top_p,
-        "top_k": config.sampling.top_k,
-        "repetition_penalty": config.sampling.repetition_penalty,
-        "max_completion_length": config.sampling.max_new_tokens,
-        "shuffle_dataset": False,
-        "disable_dropout": True,
-        "bf16": dtype == torch.bfloat16,
-        "fp16": dtype == torch.float16,
-        "use_cpu": on_cpu,
-        "seed": derive(config.seed, "improve", "trainer") % 2**31,
-        "report_to": config.report_to,
-        "disable_tqdm": True,
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-        "save_strategy": "steps" if every else "no",
-        "save_steps": every or 500,
+        "bf16": place[1] == torch.bfloat16,
+        "fp16": place[1] == torch.float16,
+        "use_cpu": torch.device(place[0]).type == "cpu",
     }
     try:
         args = GRPOConfig(**settings)
@@ -171,15 +132,6 @@ def _known_warnings_off() -> Iterator[None]:
         yield
 
 
-def _no_activation_checkpointing(given: Mapping[str, Any]) -> dict[str, Any]:
-    """TRL switches it on by default; it costs a third of the time, so it is for who asks."""
-    names = ("activation_checkpointing", "gradient_checkpointing")  # new name, old name
-    if any(name in given for name in names):
-        return {"gradient_checkpointing": None} if names[0] in given else {}
-    known = {f.name for f in fields(GRPOConfig)}
-    return {names[0]: False, names[1]: None} if names[0] in known else {names[1]: False}
-
-
 class _Trainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO with our candidates, our rewards and our masks."""
 
@@ -196,16 +148,18 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
             args=args,
             train_dataset=Dataset.from_dict({"prompt": rows}),
             processing_class=job.backbone.tokenizer,
-            callbacks=[_Reporter(self.tally, job)],
+            callbacks=[Reporter(self.tally, job)],
             rollout_func=_rollout if own_engine else None,
         )
         self.beta = config.beta
         self.mask_truncated_completions = False  # done here, by the stop tokens alone
         self.eos_token_ids = list(job.backbone.chat.stop_ids)
+        self.create_model_card = lambda **_: None  # checkpoints are internal
         for noisy in (PrinterCallback, ProgressCallback):
             self.remove_callback(noisy)
         self._rewards = torch.empty(0)
         self._lengths: list[int] = []
+        self._sharing_is_exact: bool | None = None
 
     @property
     def batch_index(self) -> int:
@@ -217,9 +171,6 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         facts = checkpoint_facts(checkpoint)
         self.tally.counts.update(facts["counts"])
         self.alarms.streaks.update(facts["streaks"])
-
-    def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Checkpoints are internal; they need no card."""
 
     def _tokenize_prompts(self, prompts: list[str]) -> Any:
         # Reached with TRL's own engines only: they too get the exact ids of the log.
@@ -245,6 +196,61 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         )
         self._rewards = values.masked_fill(~values.isfinite(), float("nan"))
         return self._rewards.float().unsqueeze(1).to(self.accelerator.device)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        # As the trainer's own, but unshuffled: micro-batches keep the candidates of a prompt
+        # together, and they all belong to one optimizer step anyway.
+        split = self.args.steps_per_generation
+        if self._step % (split * self.num_iterations) == 0 or self._buffered_inputs is None:
+            scored = self._generate_and_score_completions(generation_batch)
+            self._buffered_inputs: Any = split_tensor_dict(scored, split)
+        return self._buffered_inputs[self._step % split]
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> Any:
+        plain, n = super()._get_per_token_logps_and_entropies, logits_to_keep
+        if options.get("compute_aux_loss") or not can_share(model, input_ids[:, :-n]):
+            return plain(model, input_ids, attention_mask, n, batch_size, **options)
+        if self._sharing_is_exact is None:
+            few = slice(0, 2 * self.num_generations)
+            with torch.no_grad():
+                slow, _, _ = plain(model, input_ids[few], attention_mask[few], n)
+                fast, _, _ = self._shared_logps(model, input_ids[few], attention_mask[few], n)
+            full = self.job.backbone.dtype == torch.float32
+            self._sharing_is_exact = agree(slow, fast, attention_mask[few, -n:], full=full)
+        if not self._sharing_is_exact:
+            return plain(model, input_ids, attention_mask, n, batch_size, **options)
+        return self._shared_logps(model, input_ids, attention_mask, n, batch_size, **options)
+
+    def _shared_logps(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        n: int,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> Any:
+        decoder = model.get_base_model().base_model
+        size = batch_size or len(input_ids)
+        parts = []
+        for ids, mask in zip(
+            torch.split(input_ids, size), torch.split(attention_mask, size), strict=True
+        ):
+            labels = ids[:, -n:].masked_fill(mask[:, -n:] == 0, -100)
+            with self.accelerator.autocast():
+                states = response_states(decoder, ids, mask, n)
+                with precomputed(decoder, states):
+                    parts.append(model(input_ids=ids, shift_labels=labels, fused_lm_head=True))
+        entropy = torch.cat([p.entropy for p in parts]) if options.get("compute_entropy") else None
+        return torch.cat([p.log_probs for p in parts]), entropy, None
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         config, args = self.job.config, self.args
@@ -282,8 +288,6 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         out["num_items_in_batch"] = (mask * used.unsqueeze(1)).sum()
         out["used_share"] = used.double().mean().clamp(min=1 / len(used))
         self._note(rewards, clipped, advantages.tied)
-        # The micro-batches are shuffled next; a restart must draw the same permutation.
-        torch.manual_seed(derive(config.seed, "improve", "shuffle", self.batch_index))
         return out
 
     def _reference_logps(self, out: dict[str, Any]) -> torch.Tensor:
@@ -333,39 +337,6 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         facts = {"counts": dict(self.tally.counts), "streaks": dict(self.alarms.streaks)}
         seal_checkpoint(folder, self.job, facts)
-
-
-class _Reporter(TrainerCallback):  # type: ignore[misc]
-    """Hands each step's metrics to the run's own table and to the progress display."""
-
-    def __init__(self, tally: Tally, job: Job) -> None:
-        self.tally = tally
-        self.job = job
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Called by the trainer after every step, before a checkpoint is written."""
-        del args, control
-        if not logs or "loss" not in logs:
-            return
-        metrics = {k: v for k, v in self.tally.latest.items() if v == v}
-        for ours, theirs in _METRICS.items():
-            if logs.get(theirs) is not None:
-                metrics[ours] = float(logs[theirs])
-        step = int(state.global_step)
-        if self.job.record is not None:
-            self.job.record(step, metrics)
-        if self.job.progress is not None:
-            self.job.progress(step, self.job.steps, metrics)
-
-
-_METRICS = {
-    "loss": "loss",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
-    "kl": "kl",
-    "entropy": "entropy",
-    "ratio_clipped": "clip_ratio/region_mean",
-}
 
 
 def _scored_by_the_job(**_: Any) -> list[float]:

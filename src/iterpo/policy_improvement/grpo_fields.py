@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["OTHER_ENGINES", "field_mistakes"]
+from iterpo.domain import derive
+from iterpo.errors import ConfigError, MissingExtraError
+from iterpo.policy_improvement.base import ImproveConfig
+
+__all__ = ["OTHER_ENGINES", "field_mistakes", "grpo_settings"]
 
 _BATCH = "prompts_per_step, group_size and micro_batch"
 _OURS = {
@@ -14,6 +20,7 @@ _OURS = {
     "beta": "beta",
     "bf16": "the model's dtype",
     "data_seed": "seed",
+    "dataloader_pin_memory": "nothing (batches are row numbers)",
     "disable_dropout": "nothing (dropout is always off)",
     "disable_tqdm": "the progress callback",
     "fp16": "the model's dtype",
@@ -73,3 +80,66 @@ def field_mistakes(given: Mapping[str, Any], known: Mapping[str, Any]) -> list[s
         ):
             found.append(f"grpo.{name} only acts with one of {', '.join(OTHER_ENGINES)}; remove it")
     return found
+
+
+def grpo_settings(
+    config: ImproveConfig, steps: int, per_step: int, known: AbstractSet[str]
+) -> dict[str, Any]:
+    """``GRPOConfig`` fields for batches of ``per_step`` prompts, but for folder and device.
+
+    Raises:
+        ConfigError: if the loss would depend on ``micro_batch``.
+        MissingExtraError: if the tracker is not installed.
+    """
+    if config.report_to != "none" and find_spec(config.report_to) is None:
+        raise MissingExtraError(
+            f"improve.report_to is {config.report_to!r}, which is not installed: "
+            f"pip install {config.report_to}"
+        )
+    sequences = per_step * config.group_size
+    # The largest equal split, since TRL wants equal micro-batches.
+    micro = max(m for m in range(1, config.micro_batch + 1) if sequences % m == 0)
+    inner = int(config.grpo.get("num_iterations") or 1)
+    every = -(-config.checkpoint_every // inner) * inner  # samples of a batch are not stored
+    if config.grpo.get("loss_type") == "bnpo" and micro < sequences:
+        raise ConfigError(
+            f"grpo.loss_type 'bnpo' divides by the tokens of a micro-batch ({micro} of {sequences} "
+            "sequences), so its result would depend on micro_batch. Use 'dapo', the same over the "
+            f"whole step, or micro_batch >= {sequences}."
+        )
+    return {
+        **_no_activation_checkpointing(config.grpo, known),
+        **config.grpo,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": sequences // micro,
+        "num_generations": config.group_size,
+        "max_steps": steps,
+        "learning_rate": config.learning_rate,
+        # The reference is ours, so the trainer must not set up one; see _trl.
+        "beta": 0.0,
+        "temperature": config.sampling.temperature,
+        "top_p": config.sampling.top_p,
+        "top_k": config.sampling.top_k,
+        "repetition_penalty": config.sampling.repetition_penalty,
+        "max_completion_length": config.sampling.max_new_tokens,
+        "shuffle_dataset": False,
+        "disable_dropout": True,
+        "dataloader_pin_memory": False,  # batches are row numbers
+        "seed": derive(config.seed, "improve", "trainer") % 2**31,
+        "report_to": config.report_to,
+        "disable_tqdm": True,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "save_strategy": "steps" if every else "no",
+        "save_steps": every or 500,
+    }
+
+
+def _no_activation_checkpointing(
+    given: Mapping[str, Any], known: AbstractSet[str]
+) -> dict[str, Any]:
+    """TRL switches it on by default; it costs a third of the time, so it is for who asks."""
+    names = ("activation_checkpointing", "gradient_checkpointing")  # new name, old name
+    if any(name in given for name in names):
+        return {"gradient_checkpointing": None} if names[0] in given else {}
+    return {names[0]: False, names[1]: None} if names[0] in known else {names[1]: False}

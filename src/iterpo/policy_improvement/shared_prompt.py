@@ -1,0 +1,116 @@
+"""Hidden states of responses where the candidates of one prompt share its forward pass.
+
+A group of G candidates has one prompt. Computing that prompt once, with gradients, instead of G
+times gives the same numbers (to rounding) for a fraction of the work.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+__all__ = ["agree", "can_share", "precomputed", "response_states"]
+
+
+_log = logging.getLogger(__name__)
+
+
+def can_share(model: Any, prompt_ids: torch.Tensor) -> bool:
+    """Whether sharing is exact for this model's attention and pays for these prompts (B, P)."""
+    cache = DynamicCache(config=model.config)
+    plain = all(type(layer) is DynamicLayer for layer in cache.layers)
+    checkpointing = any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
+    return plain and not checkpointing and 2 * len(_distinct(prompt_ids)[0]) <= len(prompt_ids)
+
+
+def response_states(
+    decoder: Any, ids: torch.Tensor, mask: torch.Tensor, n_response: int
+) -> torch.Tensor:
+    """The hidden states that predict the response tokens.
+
+    Args:
+        decoder: Transformer body, adapters included.
+        ids: (B, P + C), prompts padded on the left, responses on the right.
+        mask: (B, P + C), 1 on real tokens.
+        n_response: C.
+
+    Returns:
+        (B, C, d): at place j the state before response token j.
+    """
+    width = ids.size(1) - n_response
+    rows, index = _distinct(ids[:, :width])
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    cache = DynamicCache(config=decoder.config)
+    kept = {_cache_argument(decoder): cache, "use_cache": True}
+    prompt = decoder(
+        input_ids=ids[rows, :width],
+        attention_mask=mask[rows, :width],
+        position_ids=positions[rows, :width],
+        **kept,
+    )
+    first = prompt.last_hidden_state[index, -1:]  # (B, 1, d)
+    if n_response == 1:
+        return cast(torch.Tensor, first)
+    cache.batch_select_indices(index)
+    rest = decoder(
+        input_ids=ids[:, width:-1],
+        attention_mask=mask[:, :-1],
+        position_ids=positions[:, width:-1],
+        **kept,
+    )
+    states: torch.Tensor = torch.cat([first, rest.last_hidden_state], dim=1)
+    return states
+
+
+def agree(plain: torch.Tensor, shared: torch.Tensor, mask: torch.Tensor, *, full: bool) -> bool:
+    """Whether both ways gave the same log-probs (B, C); warns where a model's don't.
+
+    ``full`` says that the weights are float32. The bounds lie well above rounding (mean 1e-5 in
+    float32, 0.04 in bfloat16) and below the effect of a wrong position or mask.
+    """
+    gap = float(((plain - shared).abs() * mask).sum() / mask.sum().clamp(min=1))
+    if gap < (1e-2 if full else 0.15):
+        return True
+    _log.warning(
+        "sharing a prompt among its candidates changes this model's log-probs by %.3f on average; "
+        "training goes on without it, more slowly",
+        gap,
+    )
+    return False
+
+
+@contextmanager
+def precomputed(decoder: Any, states: torch.Tensor) -> Iterator[None]:
+    """Let the model's next forward take these hidden states (B, C, d) as its body's output."""
+    decoder.__dict__["forward"] = lambda *_, **__: SimpleNamespace(last_hidden_state=states)
+    try:
+        yield
+    finally:
+        del decoder.__dict__["forward"]
+
+
+def _cache_argument(decoder: Any) -> str:
+    """The argument's name changed within transformers 5."""
+    accepted = inspect.signature(type(decoder).forward).parameters
+    return "cache" if "cache" in accepted else "past_key_values"
+
+
+def _distinct(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows (U,) of the distinct prompts, in order, and the place (B,) of each row's prompt."""
+    places: dict[tuple[int, ...], int] = {}
+    rows: list[int] = []
+    index: list[int] = []
+    for i, prompt in enumerate(map(tuple, prompts.tolist())):
+        if prompt not in places:
+            places[prompt] = len(rows)
+            rows.append(i)
+        index.append(places[prompt])
+    device = prompts.device
+    return torch.tensor(rows, device=device), torch.tensor(index, device=device)
