@@ -10,8 +10,10 @@ gives the same weights. A killed run continues from its last checkpoint.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=400, help="per row of the table")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    console = Console()
+    console = Console(width=110 if not sys.stdout.isatty() else None)
 
     chats = corpus(options.dialogues, options.seed, console)
     tokenizer = train_tokenizer((_plain(c) for c in chats[:8000]), options.vocab)
@@ -99,6 +101,14 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
     )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out, save_jinja_files=False)
+    path = out / "tokenizer_config.json"
+    facts = json.loads(path.read_text())
+    facts.pop("backend", None)
+    # The newest name of this class is unknown to older readers; this one is known to all.
+    facts["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(facts, indent=2) + "\n")
+    for file in out.iterdir():
+        file.chmod(0o644)
 
 
 def _plain(chat: list[Message]) -> str:

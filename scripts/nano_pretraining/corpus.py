@@ -94,10 +94,9 @@ def lessons(dialogue: Dialogue, rng: random.Random, partner_share: float) -> lis
         if not spoken:
             continue
         noted = dialogue.environment.view(dialogue.scenario, role, turns[:1]).reminder is not None
-        cuts = {spoken[-1], rng.choice(spoken)} if noted else {spoken[-1]}
-        for cut in sorted(cuts):
-            view = dialogue.environment.view(dialogue.scenario, role, turns[:cut])
-            out.append([*view.messages(), Message("assistant", turns[cut].text)])
+        cut = rng.choice(spoken) if noted and rng.random() < 0.5 else spoken[-1]
+        view = dialogue.environment.view(dialogue.scenario, role, turns[:cut])
+        out.append([*view.messages(), Message("assistant", turns[cut].text)])
     return out
 
 

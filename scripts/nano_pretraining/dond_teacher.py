@@ -98,21 +98,21 @@ class DondTeacher:
         if len(turns) >= self._last - 1:
             return self._say(_LEAVE if rng.random() < 0.2 else _PREFER)
         draw = rng.random()
-        if draw > 0.975:
+        if draw > 0.97:
             return self._say(_LEAVE)
         if len(turns) == 2:
             return self._talk() if draw < 0.35 else self._propose(rejecting=False)
-        if draw < 0.14:
+        if draw < 0.20:
             return self._say(_REJECT) if offered is not None else self._talk()
-        if draw < 0.32 and own is not None and offered is None:
+        if draw < 0.42 and own is not None and offered is None:
             return self._say(_HOLD, own)
         return self._propose(rejecting=offered is not None)
 
     def _willing(self, share: Triple, n_turns: int) -> float:
         """How readily it takes a standing offer: more if it is worth more, and near the end."""
         if n_turns >= self._last - 1:
-            return 0.65
-        return min(0.95, 0.14 + 0.03 * self._worth(share) + 0.04 * (n_turns - 2) / 2)
+            return 0.45
+        return min(0.95, 0.10 + 0.03 * self._worth(share) + 0.04 * (n_turns - 2) / 2)
 
     def _propose(self, *, rejecting: bool) -> str:
         # A rejection in the same message keeps a proposal from being read as an echo.

@@ -113,7 +113,7 @@ def agent_boxes(text: str, scenario: Scenario) -> list[tuple[bool, float | None]
 
 def _money(terms: str, scenario: Scenario) -> float | None:
     cents = amount_cents(terms.removeprefix("split=")) if terms.startswith("split=") else None
-    pool = 100 * scenario.facts["pool"]
+    pool = 100 * int(scenario.facts["pool"])
     return cents / pool if cents is not None and cents <= pool else None
 
 
@@ -122,7 +122,7 @@ def _worth(terms: str, scenario: Scenario) -> float | None:
     found = partition(terms, ("book", "hat", "ball"), tuple(facts["counts"]))
     if found is None:
         return None
-    return sum(n * v for n, v in zip(found[0], facts["agent_values"], strict=True)) / 10
+    return sum(n * int(v) for n, v in zip(found[0], facts["agent_values"], strict=True)) / 10
 
 
 _AMOUNT = re.compile(r"\$(\d+)")

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,19 +43,21 @@ class TrainingPlan:
 
     seed: int = 0
     """Seed of the initial weights and of the order of the rows."""
-    steps: int = 1100
+    steps: int = 1000
     """Optimiser steps."""
     batch_rows: int = 24
     """Rows per step."""
-    lr: float = 3e-3
-    """Peak learning rate; linear warm-up, then cosine down to a fiftieth."""
+    lr: float = 6e-3
+    """Peak learning rate of Muon; linear warm-up, then cosine down to a fiftieth."""
+    adam_lr: float = 4e-3
+    """The same for AdamW (embeddings and norms)."""
     warmup: int = 60
     """Steps of warm-up."""
     weight_decay: float = 0.05
-    """AdamW's decay on matrices."""
+    """Decay of the matrices in the blocks."""
     bf16: bool = True
     """Matrix products in bf16 (the weights stay fp32)."""
-    checkpoint_s: float = 120.0
+    checkpoint_s: float = 90.0
     """Seconds between checkpoints."""
 
 
@@ -123,38 +124,48 @@ def train(
     report: Callable[[Progress], None],
 ) -> None:
     """Fit the model in place; continues from the checkpoint in ``scratch`` if there is one."""
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p.ndim > 1]},
-        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(
-        groups,
-        lr=plan.lr,
-        betas=(0.9, 0.95),
-        weight_decay=plan.weight_decay,
-    )
+    optimizers = _optimizers(model, plan)
     batches = _batches(rows, plan)
     job = _identity(model, rows, plan)
-    first = _restore(model, optimizer, job, scratch)
+    first = _restore(model, optimizers, job, scratch)
     model.train()
+    model.set_attn_implementation("eager")  # for short rows on a CPU twice as fast as the default
     began = saved = time.monotonic()
     tokens, recent = 0, 0.0
     for step in range(first, plan.steps):
         batch = [rows[i] for i in batches[step]]
-        for group in optimizer.param_groups:
-            group["lr"] = _rate(step, plan)
+        for optimizer, peak in zip(optimizers, (plan.lr, plan.adam_lr), strict=True):
+            optimizer.param_groups[0]["lr"] = peak * _schedule(step, plan)
         loss = _loss(model, batch, bf16=plan.bf16)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         tokens += sum(len(r.ids) for r in batch)
         recent = loss.item() if step == first else 0.95 * recent + 0.05 * loss.item()
         report(Progress(step + 1, recent, tokens / (time.monotonic() - began)))
         if time.monotonic() - saved > plan.checkpoint_s:
-            _checkpoint(model, optimizer, job, scratch, step + 1)
+            _checkpoint(model, optimizers, job, scratch, step + 1)
             saved = time.monotonic()
+    model.set_attn_implementation("sdpa")
     model.eval()
+
+
+def _optimizers(model: LlamaForCausalLM, plan: TrainingPlan) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the blocks (it needs far fewer steps), AdamW for the rest."""
+    blocks = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    inside = {id(p) for p in blocks}
+    rest = [p for p in model.parameters() if id(p) not in inside]
+    return [
+        torch.optim.Muon(
+            blocks,
+            lr=plan.lr,
+            weight_decay=plan.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(rest, lr=plan.adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
 
 
 def _loss(model: LlamaForCausalLM, batch: Sequence[Row], *, bf16: bool) -> torch.Tensor:
@@ -188,11 +199,11 @@ def _batches(rows: Sequence[Row], plan: TrainingPlan) -> list[list[int]]:
     return out[: plan.steps]
 
 
-def _rate(step: int, plan: TrainingPlan) -> float:
+def _schedule(step: int, plan: TrainingPlan) -> float:
     if step < plan.warmup:
-        return plan.lr * (step + 1) / plan.warmup
+        return (step + 1) / plan.warmup
     done = (step - plan.warmup) / max(plan.steps - plan.warmup, 1)
-    return plan.lr * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def _identity(model: LlamaForCausalLM, rows: Sequence[Row], plan: TrainingPlan) -> str:
@@ -206,15 +217,16 @@ def _identity(model: LlamaForCausalLM, rows: Sequence[Row], plan: TrainingPlan) 
 
 def _checkpoint(
     model: LlamaForCausalLM,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     job: str,
     scratch: Path,
     step: int,
 ) -> None:
     tensors = {f"model.{i}": p.detach() for i, p in enumerate(model.parameters())}
-    for index, state in optimizer.state_dict()["state"].items():
-        for name, value in state.items():
-            tensors[f"adam.{index}.{name}"] = torch.as_tensor(value)
+    for number, optimizer in enumerate(optimizers):
+        for index, state in optimizer.state_dict()["state"].items():
+            for name, value in state.items():
+                tensors[f"state.{number}.{index}.{name}"] = torch.as_tensor(value)
     scratch.mkdir(parents=True, exist_ok=True)
     part = scratch / "checkpoint.part"
     facts = {"step": str(step), "job": job}
@@ -223,7 +235,10 @@ def _checkpoint(
 
 
 def _restore(
-    model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, job: str, scratch: Path
+    model: LlamaForCausalLM,
+    optimizers: Sequence[torch.optim.Optimizer],
+    job: str,
+    scratch: Path,
 ) -> int:
     """Load the checkpoint of the same job; the number of steps done, 0 without one."""
     path = scratch / "checkpoint.safetensors"
@@ -237,10 +252,11 @@ def _restore(
     with torch.no_grad():
         for i, parameter in enumerate(model.parameters()):
             parameter.copy_(tensors[f"model.{i}"])
-    layout = optimizer.state_dict()
-    for name, value in tensors.items():
-        if name.startswith("adam."):
-            _, index, key = name.split(".")
-            layout["state"].setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict(layout)
+    for number, optimizer in enumerate(optimizers):
+        layout = optimizer.state_dict()
+        for name, value in tensors.items():
+            kind, *place = name.split(".")
+            if kind == "state" and int(place[0]) == number:
+                layout["state"].setdefault(int(place[1]), {})[place[2]] = value
+        optimizer.load_state_dict(layout)
     return int(facts["step"])

@@ -131,7 +131,7 @@ class UltimatumTeacher:
 
     def _amount(self, percent: float) -> int:
         """A round number: mostly in steps of 5% of the pool, at times of 1%."""
-        step = 5 if self._rng.random() < 0.8 else 1
+        step = 5 if self._rng.random() < 0.88 else 1
         return round(percent / step) * step * self._pool // 100
 
     def _say(self, templates: Sequence[str], x: int) -> str:
