@@ -24,15 +24,16 @@ TIMEOUT_S = 600
 def _start(plan: Path, out: Path) -> subprocess.Popen[bytes]:
     resume = ["--resume"] if (out / "plan.yaml").exists() else []
     command = [sys.executable, "-m", "iterpo", "run", str(plan), "--out", str(out), *resume]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    with out.with_suffix(".txt").open("wb") as sink:
+        return subprocess.Popen(
+            command, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+        )
 
 
 def _finish(plan: Path, out: Path) -> None:
     process = _start(plan, out)
-    text, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, text.decode()[-3000:]
+    code = process.wait(timeout=TIMEOUT_S)
+    assert code == 0, out.with_suffix(".txt").read_text()[-3000:]
 
 
 def results(run: Path) -> dict[str, bytes]:

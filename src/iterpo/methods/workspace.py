@@ -75,12 +75,12 @@ class FolderWorkspace:
 
             def record(step: int, values: Mapping[str, float]) -> None:
                 table.record(step, values)
-                self._progress("fit_q", step, config.epochs, values)
+                self._progress("fit_q", step, 2 * config.epochs, values)
 
             result = fit_q(backbone, batch.conversations, config, record)
-            result.q.save(target)
             report = json.dumps(result.report.to_dict(), indent=1, sort_keys=True)
             write_atomic(self.folder / "q_health.json", report + "\n")
+            result.q.save(target)  # last: a sealed q/ says that all before it is there
         return QFunction.load(target, backbone)
 
     def improve(self, policy: PolicyRef, batch: RoundBatch, *, reward: Reward) -> PolicyRef:

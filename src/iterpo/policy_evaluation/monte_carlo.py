@@ -62,7 +62,8 @@ def fit_q(
         backbone: Frozen policy of the round.
         conversations: Logged under that policy; text-only logs will do, log-probs are not needed.
         config: Settings; None for the paper's.
-        record: Gets per-epoch values: ``report/mse``, ``report/heldout_mse``, then ``final/mse``.
+        record: Gets per-epoch values: ``report/mse``, ``report/heldout_mse``, then, counted on,
+            ``final/mse`` of the refit.
 
     Raises:
         BatchError: if nothing can be learned: an empty batch, no scored conversation, no agent
@@ -180,7 +181,7 @@ def _fit(
 def _refit(features: Tensor, returns: Tensor, config: QConfig, record: Record | None) -> ValueHead:
     def on_epoch(epoch: int, mse: float, _: ValueHead) -> None:
         if record is not None:
-            record(epoch, {"final/mse": mse})
+            record(config.epochs + epoch, {"final/mse": mse})  # after the epochs of the report
 
     return regress(features, returns, config, on_epoch)
 
