@@ -164,7 +164,7 @@ def test_the_report_counts_and_is_json(backbone, batch, talk):
     assert [t.t for t in report.train_fit.turns] == [1, 2, 3]
     assert report.refit_on_all
     json.dumps(report.to_dict(), allow_nan=False)
-    assert [e for e, _ in seen] == [1, 2, 3, 4, 1, 2, 3, 4]
+    assert [e for e, _ in seen] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert set(seen[0][1]) == {"report/mse", "report/heldout_mse"}
     assert set(seen[-1][1]) == {"final/mse"}
     assert not q.head.training
