@@ -151,3 +151,11 @@ def test_it_imports_neither_torch_nor_models():
         "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'iterpo.models')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_j_star_of_another_gamma_gives_no_regret():
+    best = {"agent_turn": 1.5, "message": 1.0, "gamma": 0.9}
+    talks = [dataclasses.replace(talk(4, 1.0, k), j_star=best) for k in "ab"]
+    assert measure(talks, 0.9).regret_agent_turn is not None
+    assert measure(talks, 0.5).regret_agent_turn is None
+    assert measure(talks, 0.5).j_star_message is None

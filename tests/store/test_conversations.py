@@ -94,3 +94,20 @@ def test_a_sealed_folder_is_verified(tmp_path: Path) -> None:
 def test_an_absent_log_says_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="iterpo collect"):
         read_conversations(tmp_path / "nowhere.jsonl")
+
+
+@given(number=st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_come_back_to_the_last_bit(number: float) -> None:
+    """Else a resumed run, which reads what an undisturbed one still knows, ends elsewhere."""
+    sampled = replace(SAMPLED, logprobs=(number, -1e-12, 0.0))
+    turns = (*CONVERSATION.turns[:2], replace(CONVERSATION.turns[2], sampled=sampled))
+    outcome = replace(CONVERSATION.outcome, reward=number, terms={"price": number})
+    c = replace(CONVERSATION, turns=turns, outcome=outcome, j_star={"message": number})
+    assert from_line(to_line(c), "here") == c
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_json_cannot_say_is_refused_by_name(number: float) -> None:
+    broken = replace(CONVERSATION, outcome=replace(CONVERSATION.outcome, reward=number))
+    with pytest.raises(DataError, match=r"'0/k/1' holds NaN or infinity"):
+        to_line(broken)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import pytest
+
+from iterpo.errors import StorageFullError
 from iterpo.store import MetricsTable, read_metrics
 
 
@@ -39,3 +43,22 @@ def test_a_row_cut_off_by_a_crash_is_left_out(tmp_path: Path) -> None:
     assert len(read_metrics(path)) == 1
     MetricsTable(path, round=0, phase="improve").record(2, {"x": 2})
     assert [r["step"] for r in read_metrics(path)] == [1, 2]
+
+
+def test_tiny_numbers_keep_their_digits(tmp_path: Path) -> None:
+    table = MetricsTable(tmp_path / "m.jsonl", round=0, phase="improve")
+    table.record(1, {"learning_rate": 1.234567e-8, "loss": 1 / 3})
+    values = read_metrics(tmp_path / "m.jsonl")[0]["values"]
+    assert values == {"learning_rate": 1.234567e-8, "loss": 0.333333333}
+
+
+def test_a_full_disk_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    table = MetricsTable(tmp_path / "m.jsonl", round=0, phase="improve")
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(StorageFullError, match=r"m\.jsonl.*--resume"):
+        table.record(1, {"x": 1})

@@ -213,8 +213,12 @@ class ScriptedPartner:
         return _Partner(self.game.bargain(seat.scenario, self.partner_seed), self, seat)
 
     def j_star(self, scenario: Scenario, gamma: float) -> dict[str, float]:
-        """Best return that any agent can reach against this partner, by discount unit."""
-        return dict(self.game.bargain(scenario, self.partner_seed).j_star(gamma))
+        """Best return that any agent can reach against this partner, by discount unit.
+
+        Where it is known, ``gamma`` stands beside it: J* and J compare at one gamma only.
+        """
+        best = dict(self.game.bargain(scenario, self.partner_seed).j_star(gamma))
+        return best and best | {"gamma": gamma}
 
 
 class _Partner:

@@ -154,7 +154,8 @@ class Conversation:
     seed: int = 0
     """Seed of the conversation's random draws."""
     j_star: Mapping[str, float] = field(default_factory=dict)
-    """Best attainable return by discount unit, where the partner is scripted; else empty."""
+    """Best attainable return by discount unit, and the ``gamma`` that it holds for, where the
+    partner is scripted; else empty."""
 
     def agent_view(self, n_turns: int) -> View:
         """What the agent saw after the first ``n_turns`` messages."""

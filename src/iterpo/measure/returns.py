@@ -88,7 +88,7 @@ class Measurement:
     reward_given_agreement: Interval | None = None
     """Undiscounted reward of the agreed conversations; None if there are none."""
     j_star_agent_turn: Interval | None = None
-    """Best attainable return where it is known (scripted partners), else None."""
+    """Best attainable return where it is known for this gamma (scripted partners), else None."""
     j_star_message: Interval | None = None
     """The same per message."""
     regret_agent_turn: Interval | None = None
@@ -189,7 +189,12 @@ def scored(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
 def _against_best(
     conversations: Sequence[Conversation], gamma: float, unit: DiscountUnit
 ) -> dict[str, Any]:
-    known = [c for c in conversations if unit in c.j_star]
+    # At another gamma than the one that it was computed for, J* says nothing about J.
+    known = [
+        c
+        for c in conversations
+        if unit in c.j_star and math.isclose(c.j_star.get("gamma", gamma), gamma)
+    ]
     if not known:
         return {}
     kernels = [c.kernel_id for c in known]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from iterpo.artifacts import write_atomic
+from iterpo.artifacts import naming_full_disk, write_atomic
 
 __all__ = ["METRICS", "MetricsTable", "read_metrics"]
 
@@ -42,9 +42,10 @@ class MetricsTable:
         if rewound:
             self._rewrite()
         else:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as stream:
-                stream.write(_line(row))
+            with naming_full_disk(self._path):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with self._path.open("a", encoding="utf-8") as stream:
+                    stream.write(_line(row))
 
     def _rewrite(self) -> None:
         write_atomic(self._path, "".join(map(_line, self._rows.values())))
@@ -61,5 +62,6 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _finite(value: float) -> float | None:
+    """Nine significant digits: all of a float32, and no more than tiny learning rates need."""
     number = float(value)
-    return round(number, 9) if math.isfinite(number) else None
+    return float(f"{number:.9g}") if math.isfinite(number) else None

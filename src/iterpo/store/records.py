@@ -1,6 +1,7 @@
 """Conversations as versioned JSON lines: the native log format.
 
 One conversation a line, keys sorted, no time stamps: the same conversation gives the same bytes.
+Numbers are written in full, so what is read back equals what was played, to the last bit.
 Token ids and log-probabilities are stored with every sampled turn; a turn without them is
 text-only and says so by their absence.
 """
@@ -22,9 +23,22 @@ VERSION = 1
 
 
 def to_line(conversation: Conversation) -> str:
-    """A conversation as one line of JSON, line feed included."""
+    """A conversation as one line of JSON, line feed included.
+
+    Raises:
+        DataError: if it holds a number that is not finite, which JSON can't express.
+    """
     record = {"v": VERSION, **_plain(asdict(conversation))}
-    return json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + "\n"
+    try:
+        text = json.dumps(
+            record, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
+    except ValueError as error:
+        raise DataError(
+            f"conversation {conversation.id!r} holds NaN or infinity, which a log can't store; "
+            "rewards and log-probabilities must be finite, or None where there is none."
+        ) from error
+    return text + "\n"
 
 
 def from_line(line: str, where: str) -> Conversation:
@@ -89,11 +103,9 @@ def _sampled(record: Mapping[str, Any]) -> Sampled:
 
 
 def _plain(value: Any) -> Any:
-    """JSON types only; log-probs rounded to 1e-6 so that a line has one spelling."""
+    """JSON types only: mappings of any kind as objects, tuples as lists."""
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    if isinstance(value, float):
-        return round(value, 9)
     return value
