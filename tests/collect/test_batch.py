@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from iterpo.artifacts import open_sealed
 from iterpo.collect import Table, Tally, collect, collect_into, seats
 from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.errors import StorageFullError
+from iterpo.measure import measure
 from iterpo.store import read_conversations
 
 
@@ -155,3 +156,26 @@ def test_works_inside_a_running_loop_as_in_a_notebook() -> None:
         return len(collect(Table(Toy(), Voice(), Voice()), _places()))
 
     assert asyncio.run(cell()) == 10
+
+
+@pytest.mark.parametrize("reward", [float("nan"), None])
+def test_pain_35_a_reward_that_is_no_number_is_a_recorded_failure(reward: float | None) -> None:
+    class Broken(Toy):
+        def read(self, scenario: Scenario, turns: Sequence[Turn]) -> Outcome | None:
+            outcome = super().read(scenario, turns)
+            return outcome and replace(outcome, reward=reward)
+
+    played = collect(Table(Broken(), Voice(), Voice()), _places(2, 1))
+    assert {c.outcome.ending for c in played} == {Ending.INFRASTRUCTURE_FAILURE}
+    assert all(c.outcome.reward is None for c in played)
+    assert "gave the reward" in played[0].outcome.detail
+
+
+def test_pain_49_measures_do_not_depend_on_where_a_batch_was_resumed(tmp_path: Path) -> None:
+    """J* has more digits than a rounded log would keep."""
+    table = Table(Toy(), Voice(), Voice())
+    best = {"message": 0.9**11 * 0.7, "gamma": 0.9}
+    whole = collect_into(tmp_path, table, _places(), j_star=lambda _: best)
+    read_back = collect_into(tmp_path, table, _places(), j_star=lambda _: best)
+    assert measure(whole, 0.9) == measure(read_back, 0.9)
+    assert measure(whole, 0.9).j_star_message is not None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from iterpo.agents.base import Agent, AgentFactory, Seat
 from iterpo.domain import Conversation, Ending, Outcome, Role, Turn
 from iterpo.environments.base import Environment
+from iterpo.errors import DataError
 
 __all__ = ["Table", "play"]
 
@@ -28,8 +30,9 @@ class Table:
 async def play(table: Table, seat: Seat) -> Conversation:
     """Play one conversation to its end.
 
-    Whatever goes wrong in an agent is recorded as ``Ending.INFRASTRUCTURE_FAILURE`` with the
-    reason and the turns so far; it never raises, never costs the batch, never becomes a reward.
+    Whatever goes wrong in an agent, or a reward that is no number, is recorded as
+    ``Ending.INFRASTRUCTURE_FAILURE`` with the reason and the turns so far; it never raises, never
+    costs the batch, never becomes a reward.
     """
     env, scenario = table.environment, seat.scenario
     turns: list[Turn] = [env.opening(scenario)]
@@ -41,6 +44,8 @@ async def play(table: Table, seat: Seat) -> Conversation:
             role = turns[-1].role.other
             reply = await parties[role].reply(env.view(scenario, role, turns))
             turns.append(reply.turn(role))
+        if outcome.ending.scored and not _finite(outcome.reward):
+            raise DataError(f"{env.name} gave the reward {outcome.reward!r}, no finite number")
     except Exception as error:
         outcome = Outcome(
             Ending.INFRASTRUCTURE_FAILURE,
@@ -64,3 +69,7 @@ async def play(table: Table, seat: Seat) -> Conversation:
         replica=seat.replica,
         seed=seat.seed,
     )
+
+
+def _finite(reward: float | None) -> bool:
+    return reward is not None and math.isfinite(reward)

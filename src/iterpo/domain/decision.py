@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from iterpo.domain.conversation import Conversation, Message, Role, Turn
+from iterpo.errors import BatchError
 
 __all__ = [
     "Decision",
@@ -100,7 +101,7 @@ def discounted_return(conversation: Conversation, gamma: float, unit: DiscountUn
     the agent acted (tau = 0) takes exponent 0.
 
     Raises:
-        ValueError: if the conversation has no reward (an infrastructure failure, say).
+        BatchError: if the conversation has no reward (an infrastructure failure, say).
     """
     reward = _reward(conversation)
     if unit == "message":
@@ -142,7 +143,7 @@ def decisions(
 def _reward(conversation: Conversation) -> float:
     reward = conversation.outcome.reward
     if reward is None:
-        raise ValueError(
+        raise BatchError(
             f"conversation {conversation.id!r} ended with {conversation.outcome.ending.value!r} "
             "and has no reward; leave such conversations out and count them"
         )
