@@ -19,7 +19,16 @@ from typing import Any
 
 from iterpo.errors import ArtifactError, StorageFullError
 
-__all__ = ["MANIFEST", "build", "file_sha256", "is_sealed", "open_sealed", "seal", "write_atomic"]
+__all__ = [
+    "MANIFEST",
+    "build",
+    "file_sha256",
+    "is_sealed",
+    "naming_full_disk",
+    "open_sealed",
+    "seal",
+    "write_atomic",
+]
 
 MANIFEST = "manifest.json"
 
@@ -38,7 +47,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
     """
     raw = data.encode() if isinstance(data, str) else data
     part = path.with_name(f".{path.name}.part")
-    with _naming_full_disk(path):
+    with naming_full_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("wb") as stream:
@@ -96,7 +105,7 @@ def open_sealed(folder: Path, kind: str | None = None) -> dict[str, Any]:
     if kind is not None and found != kind:
         raise ArtifactError(f"{folder} holds {found!r}, but {kind!r} is needed here.")
     for name, fact in files.items():
-        _check(folder / name, fact)
+        _check(folder, name, fact)
     return manifest
 
 
@@ -107,7 +116,7 @@ def build(folder: Path, kind: str, facts: Mapping[str, Any]) -> Iterator[Path]:
     Left-overs of an interrupted attempt are removed first. ``facts`` is read when the block
     ends, so a dict may be filled inside it.
     """
-    with _naming_full_disk(folder):
+    with naming_full_disk(folder):
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
@@ -115,8 +124,28 @@ def build(folder: Path, kind: str, facts: Mapping[str, Any]) -> Iterator[Path]:
         seal(folder, kind, facts)
 
 
-def _check(path: Path, fact: Mapping[str, Any]) -> None:
-    remedy = f"delete {path.parent} and resume; it will be made again."
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Turn "no space left" into an error that says what to do; ``path`` is what was written.
+
+    Raises:
+        StorageFullError: if the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StorageFullError(
+            f"the disk is full while writing {path}. Everything finished before is kept: "
+            "free some space and run the same command with --resume."
+        ) from error
+
+
+def _check(folder: Path, name: str, fact: Mapping[str, Any]) -> None:
+    path = folder / name
+    # All that this manifest seals goes together: deleting less would leave it sealed and broken.
+    remedy = f"delete {folder} and resume; it will be made again."
     if not path.is_file():
         raise ArtifactError(f"{path} is missing, though its manifest lists it; {remedy}")
     size = path.stat().st_size
@@ -127,16 +156,3 @@ def _check(path: Path, fact: Mapping[str, Any]) -> None:
         )
     if file_sha256(path) != fact["sha256"]:
         raise ArtifactError(f"{path} does not match its checksum: corrupt or edited; {remedy}")
-
-
-@contextmanager
-def _naming_full_disk(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise StorageFullError(
-            f"the disk is full while writing {path}. Everything finished before is kept: "
-            "free some space and run the same command with --resume."
-        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,3 +130,25 @@ def test_events_survive_the_pipe() -> None:
     event = Event("progress", "round-0/deploy", "train", 3, 9, {"agreement": 0.5}, "x\ny")
     assert decode(encode(event)) == event
     assert encode(event).count("\n") == 1
+
+
+def test_pain_49_a_kill_in_the_very_first_write_can_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / ".plan.yaml.part").write_text("name: demo\nrou")
+    result = run(PLAN, tmp_path / "r", resume=True, execute=Phases())
+    assert result.best_round == 1
+
+
+def test_what_to_delete_is_the_whole_phase_that_a_manifest_seals(tmp_path: Path) -> None:
+    """Deleting less would leave the phase sealed, and broken for good."""
+    run(PLAN, tmp_path / "r", execute=Phases())
+    inner = tmp_path / "r/round-0/update/policy/adapter.txt"
+    write_atomic(inner, "weights")
+    seal(tmp_path / "r/round-0/update", "update", {})
+    inner.unlink()
+    with pytest.raises(ArtifactError, match=r"delete \S+/round-0/update and resume"):
+        run(PLAN, tmp_path / "r", resume=True, execute=Phases())
+    shutil.rmtree(tmp_path / "r/round-0/update")
+    again = Phases()
+    run(PLAN, tmp_path / "r", resume=True, execute=again)
+    assert again.ran == ["round-0/update"]

@@ -45,7 +45,7 @@ class Ledger:
         known = folder / PLAN
         if known.exists():
             _check_same_plan(folder, plan, resume)
-        elif folder.exists() and any(p.name != _LOCK for p in folder.iterdir()):
+        elif folder.exists() and any(map(_foreign, folder.iterdir())):
             raise ResumeError(
                 f"{folder} is not empty and holds no run. Name a new or empty folder with --out."
             )
@@ -95,6 +95,11 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _foreign(path: Path) -> bool:
+    """Whether a file is no left-over of a start that was killed before its plan was written."""
+    return path.name not in (_LOCK, f".{PLAN}.part")
 
 
 def _acquire(folder: Path) -> IO[bytes]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from iterpo.artifacts import naming_full_disk
 from iterpo.errors import IterpoError, UnknownNameError
 from iterpo.experiments.events import Report, encode
 from iterpo.experiments.ledger import PLAN
@@ -58,7 +59,8 @@ def main(arguments: list[str]) -> int:
     _end_with_parent()
     with os.fdopen(descriptor, "w", encoding="utf-8", buffering=1) as pipe:
         try:
-            execute(folder, key, lambda event: _tell(pipe.write, encode(event)))
+            with naming_full_disk(folder):
+                execute(folder, key, lambda event: _tell(pipe.write, encode(event)))
         except IterpoError as error:
             sys.stderr.write(f"\niterpo: {error}\n")
             return 2

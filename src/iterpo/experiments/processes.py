@@ -30,6 +30,7 @@ def spawn(folder: Path, key: str, lock_fd: int, report: events.Report) -> None:
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "iterpo.experiments.phases", str(folder), key, str(writing)]
     with log.open("ab") as sink:
+        start = sink.tell()  # what earlier attempts wrote is not this one's error
         child = subprocess.Popen(  # noqa: S603 - our own module
             command,
             stdin=subprocess.PIPE,  # never written to: its end tells the child that we are gone
@@ -50,11 +51,12 @@ def spawn(folder: Path, key: str, lock_fd: int, report: events.Report) -> None:
         if child.stdin:
             child.stdin.close()
     if code != 0:
-        raise PhaseError(_explain(key, code, log))
+        raise PhaseError(_explain(key, code, log, start))
 
 
-def _explain(key: str, code: int, log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+def _explain(key: str, code: int, log: Path, start: int) -> str:
+    text = log.read_bytes()[start:].decode(errors="replace")
+    lines = text.rstrip().splitlines()
     marks = [i for i, line in enumerate(lines) if line.startswith("iterpo: ")]
     if marks:  # an error that we raised on purpose: its message is enough
         return "\n".join(lines[marks[-1] :]).removeprefix("iterpo: ")

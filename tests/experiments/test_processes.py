@@ -1,0 +1,48 @@
+"""What is said about a phase process that ended badly."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from iterpo.errors import PhaseError
+from iterpo.experiments import phases, processes
+from iterpo.experiments.events import ignore
+
+
+def _spawn(folder: Path) -> str:
+    with (folder / ".lock").open("ab") as lock, pytest.raises(PhaseError) as caught:
+        processes.spawn(folder, "preflight", lock.fileno(), ignore)
+    return str(caught.value)
+
+
+def test_an_error_raised_on_purpose_is_told_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("raunds: 4\n")
+    assert "raunds: unknown key" in _spawn(tmp_path)
+
+
+def test_the_error_of_an_earlier_attempt_is_not_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "preflight.log").write_text("\niterpo: the disk is full\n")
+    monkeypatch.setattr(processes.sys, "executable", "/bin/false")
+    told = _spawn(tmp_path)
+    assert "exit code 1" in told
+    assert "disk" not in told
+
+
+def test_a_full_disk_in_the_middle_of_a_phase_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(phases, "execute", full)
+    monkeypatch.setattr(phases, "_end_with_parent", lambda: None)
+    events = os.open(tmp_path / "events", os.O_WRONLY | os.O_CREAT)  # main closes it
+    assert phases.main([str(tmp_path), "round-0/update", str(events)]) == 2
+    assert "the disk is full" in capsys.readouterr().err
