@@ -39,9 +39,7 @@ def command(
     from iterpo.methods.base import RoundBatch
     from iterpo.methods.workspace import FolderWorkspace
     from iterpo.methods.workspace import Settings as Operators
-    from iterpo.models.backbone import load
     from iterpo.models.checkpoints import load_policy
-    from iterpo.policy_evaluation.qfunction import QFunction
     from iterpo.policy_improvement.base import ImproveConfig
     from iterpo.store import read_conversations
 
@@ -51,9 +49,9 @@ def command(
     batch = read_conversations(log)
     ref = load_policy(policy)
     folder = q / "q" if (q / "q").is_dir() else q
-    reward = QFunction.load(folder, load(ref))
     with Bars() as bars:
         workspace = FolderWorkspace(out, Operators(improve=config), bars.update)
+        reward = workspace.stored_q(ref, folder)
         new = workspace.improve(ref, RoundBatch(ref.round, batch, ref), reward=reward)
     if as_json:
         print_json({"policy": str(out / "policy"), "id": new.id, "parent": ref.id})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -83,20 +83,15 @@ def credit_of_round(run: RunFacts, i: int, *, with_q: bool) -> Credit:
         return Credit(gamma, unit)
     try:
         from iterpo.experiments.lineage import policy_of_round
-        from iterpo.models.backbone import load
-        from iterpo.policy_evaluation.qfunction import QFunction
+        from iterpo.methods.workspace import FolderWorkspace
+        from iterpo.methods.workspace import Settings as Operators
     except ModuleNotFoundError as error:
         remark(f"Q is left out: {error.name} is not installed (pip install 'iterpo[train]')")
         return Credit(gamma, unit)
-    policy = run.plan.policy
-    quantize: Literal["nf4"] | None = "nf4" if run.plan.q.backbone == "nf4" else None
-    backbone = load(
-        policy_of_round(run.folder, run.plan, i),
-        dtype=policy.dtype,
-        device=policy.device,
-        quantize=quantize,
-    )
-    return Credit(gamma, unit, QFunction.load(fitted, backbone))
+    where = Operators(dtype=run.plan.policy.dtype, device=run.plan.policy.device)
+    workspace = FolderWorkspace(fitted.parent, where)
+    spoke = policy_of_round(run.folder, run.plan, i)
+    return Credit(gamma, unit, workspace.stored_q(spoke, fitted))
 
 
 def _latest(run: RunFacts) -> int:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from iterpo.artifacts import seal
-from iterpo.domain import PolicyRef, decisions
+from iterpo.domain import decisions
 from iterpo.experiments.events import Event, Report
 from iterpo.experiments.lineage import policy_of_round, round_of
 from iterpo.experiments.plan import Plan
 from iterpo.methods import RoundBatch, make
 from iterpo.methods.workspace import FolderWorkspace, Settings
-from iterpo.models.backbone import load
 from iterpo.policy_evaluation.health import convergence
 from iterpo.policy_evaluation.qfunction import QFunction
 from iterpo.store import read_conversations
@@ -41,21 +41,18 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
     if health.exists():
         facts["q_health"] = json.loads(health.read_text())
     if plan.stop_when_q_converged is not None and i > 0:
-        facts["q_change"] = _q_change(folder, plan, i, policy, batch)
+        old = folder / f"round-{i - 1}" / "update" / "q"
+        before = workspace.stored_q(policy_of_round(folder, plan, i - 1), old)
+        now = workspace.stored_q(policy, folder / key / "q")
+        facts["q_change"] = _q_change(now, before, batch)
     seal(folder / key, "update", facts)
 
 
-def _q_change(
-    folder: Path, plan: Plan, i: int, policy: PolicyRef, batch: RoundBatch
-) -> float | None:
+def _q_change(now: QFunction, before: QFunction, batch: RoundBatch) -> float | None:
     """Distance of Q_i and Q_{i-1} on the rows of round i, relative to the spread of returns."""
-    rows = [r for c in batch.conversations for r in decisions(c, plan.q.gamma)]
-
-    def stored(j: int, ref: PolicyRef) -> QFunction:
-        quantize: Literal["nf4"] | None = "nf4" if plan.q.backbone == "nf4" else None
-        where = plan.policy
-        backbone = load(ref, dtype=where.dtype, device=where.device, quantize=quantize)
-        return QFunction.load(folder / f"round-{j}" / "update" / "q", backbone)
-
-    old = stored(i - 1, policy_of_round(folder, plan, i - 1))
-    return convergence(stored(i, policy), old, rows)
+    config = now.config  # the method may have overruled the plan's gamma
+    rows = [
+        row for c in batch.conversations for row in decisions(c, config.gamma, config.discount_unit)
+    ]
+    change = convergence(now, before, rows)
+    return change if change is not None and math.isfinite(change) else None

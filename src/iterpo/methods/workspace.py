@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from iterpo.artifacts import is_sealed, write_atomic
+from iterpo.artifacts import is_sealed, open_sealed, write_atomic
 from iterpo.domain import PolicyRef, Reward, decisions
 from iterpo.methods.base import RoundBatch
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import read_policy, save_policy
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
-from iterpo.policy_evaluation.qfunction import QFunction
+from iterpo.policy_evaluation.qfunction import KIND, QFunction
 from iterpo.policy_improvement.base import ImproveConfig
 from iterpo.policy_improvement.grpo import improve
 from iterpo.store import METRICS, MetricsTable
@@ -72,10 +72,12 @@ class FolderWorkspace:
         target = self.folder / "q"
         if not is_sealed(target):
             table = self._table(batch.round, "fit_q")
+            refits = config.refit_on_all and config.holdout_fraction > 0
+            epochs = config.epochs * (2 if refits else 1)
 
             def record(step: int, values: Mapping[str, float]) -> None:
                 table.record(step, values)
-                self._progress("fit_q", step, 2 * config.epochs, values)
+                self._progress("fit_q", step, epochs, values)
 
             result = fit_q(backbone, batch.conversations, config, record)
             report = json.dumps(result.report.to_dict(), indent=1, sort_keys=True)
@@ -87,6 +89,7 @@ class FolderWorkspace:
         """Single-turn RL on the logged states (Observation 3.1); the adapter is stored unmerged."""
         target = self.folder / "policy"
         if is_sealed(target):
+            self._clear_work()  # a kill may have fallen between sealing and clearing
             return read_policy(target)
         states = [row.state for c in batch.conversations for row in decisions(c, gamma=0.0)]
         result = improve(
@@ -101,8 +104,20 @@ class FolderWorkspace:
         saved = save_policy(
             target, result.model, result.adapter_name, parent=policy, round=policy.round + 1
         )
-        shutil.rmtree(self.folder / "work", ignore_errors=True)
+        self._clear_work()
         return saved
+
+    def stored_q(self, policy: PolicyRef, folder: Path) -> QFunction:
+        """A Q fitted earlier, on the backbone of ``policy`` in the form that it was fitted on.
+
+        Raises:
+            ArtifactError: if ``folder`` holds no Q of this policy.
+        """
+        quantized = open_sealed(folder, KIND)["facts"].get("backbone", {}).get("quantized")
+        return QFunction.load(folder, self._backbone(policy, "nf4" if quantized else None))
+
+    def _clear_work(self) -> None:
+        shutil.rmtree(self.folder / "work", ignore_errors=True)
 
     def _backbone(self, policy: PolicyRef, quantize: Literal["nf4"] | None) -> Backbone:
         key = (policy.id, quantize)
