@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from iterpo.domain import Sampling
+from iterpo.domain import Sampling, State
 from iterpo.errors import ConfigError, UnknownNameError
 from iterpo.policy_improvement.base import ImproveConfig, LoraSettings, improve
-from iterpo.policy_improvement.grpo import check_grpo_fields
+from iterpo.policy_improvement.grpo import check_grpo_fields, state_names
 
 
 def test_the_defaults_are_those_of_the_paper() -> None:
@@ -121,3 +121,9 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_package() -> None:
         pytest.skip("mlflow is installed")
     with pytest.raises(MissingExtraError, match="pip install mlflow"):
         check_grpo_fields(ImproveConfig(report_to="mlflow"))
+
+
+def test_pain_52_states_of_joined_logs_draw_candidates_of_their_own() -> None:
+    """Seeds come from these names: two alike would give two states the same draws."""
+    states = [State(c, "k", t, ()) for c, t in (("a", 1), ("a", 2), ("a", 1), ("b", 1), ("a", 1))]
+    assert state_names(states) == ["a:1", "a:2", "a:1#2", "b:1", "a:1#3"]

@@ -358,8 +358,8 @@ def _rollout(rows: list[str], trainer: _Trainer) -> dict[str, Any]:
         )
     prompts = [job.prompts.ids[i] for i in indices]
     seeds = [
-        derive(job.config.seed, "improve", batch, f"{state.conversation_id}:{state.t}", n % size)
-        for n, state in enumerate(job.prompts.states[i] for i in indices)
+        derive(job.config.seed, "improve", batch, job.names[i], n % size)
+        for n, i in enumerate(indices)
     ]
     trainer.model.eval()
     with trainer.tally.timed("sampling"), torch.no_grad():

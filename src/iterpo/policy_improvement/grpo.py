@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,7 @@ from iterpo.policy_improvement.prompts import Prompts, fit_prompts
 if TYPE_CHECKING:
     from iterpo.models.backbone import Backbone
 
-__all__ = ["check_grpo_fields", "improve", "plan_steps", "visiting_order"]
+__all__ = ["check_grpo_fields", "improve", "plan_steps", "state_names", "visiting_order"]
 
 
 def check_grpo_fields(config: ImproveConfig) -> None:
@@ -75,6 +76,21 @@ def visiting_order(n_states: int, per_step: int, batches: int, seed: int) -> lis
     return out
 
 
+def state_names(states: Sequence[State]) -> list[str]:
+    """A name for each state, no two alike, so that no two states draw the same candidates.
+
+    Within one log, conversation and t are enough; where logs with equal ids were joined, the
+    second state of a name is called ``#2``, and so on.
+    """
+    seen: Counter[str] = Counter()
+    names = []
+    for state in states:
+        name = f"{state.conversation_id}:{state.t}"
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return names
+
+
 def improve(
     backbone: Backbone,
     states: Sequence[State],
@@ -120,6 +136,7 @@ def improve(
         prompts=prompts,
         reward=reward,
         config=config,
+        names=state_names(states),
         order=visiting_order(len(states), config.prompts_per_step, -(-steps // inner), config.seed),
         steps=steps,
         workdir=workdir,

@@ -34,6 +34,8 @@ class Job:
     """Scores candidates."""
     config: ImproveConfig
     """Checked settings."""
+    names: Sequence[str]
+    """A name for each state, no two alike: what the draws of its candidates are seeded by."""
     order: Sequence[Sequence[int]]
     """Indices of the states that each sampled batch visits."""
     steps: int
