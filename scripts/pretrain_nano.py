@@ -18,16 +18,16 @@ import time
 from pathlib import Path
 
 import torch
-from nano_pretraining.corpus import dialogues, lessons
-from nano_pretraining.report import quality_table
-from nano_pretraining.tokenizer import train_tokenizer
-from nano_pretraining.training import Progress, Shape, TrainingPlan, build_model, encode_row, train
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from iterpo.domain import Message, derive
+from nano_pretraining.corpus import dialogues, lessons
+from nano_pretraining.report import quality_table
+from nano_pretraining.tokenizer import train_tokenizer
+from nano_pretraining.training import Progress, Shape, TrainingPlan, build_model, encode_row, train
 
 PARTNER_SHARE = 0.3
 

@@ -62,10 +62,6 @@ class _Dumper(yaml.SafeDumper):
 
 _resolve_like_yaml_1_2(_Loader)
 _resolve_like_yaml_1_2(_Dumper)
-
-
-_resolve_like_yaml_1_2(_Loader)
-_resolve_like_yaml_1_2(_Dumper)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
