@@ -29,7 +29,7 @@ def load_policy(name: str) -> PolicyRef:
 
     Raises:
         UnknownNameError: if the name stands for none of these.
-        ModelError: if the model can't be used (no chat template, no safetensors, …).
+        ModelError: if the model's files can't be used (no safetensors, code of its own, …).
     """
     from iterpo.models.checkpoints import load_policy as load
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from iterpo import environments
 from iterpo.artifacts import seal, write_atomic
-from iterpo.domain import PolicyRef, Role, Scenario, Split
+from iterpo.domain import PolicyRef, Role, Scenario, Split, Turn
 from iterpo.environments.base import Environment
 from iterpo.errors import ConfigError, ContextOverflowError, IterpoError
 from iterpo.experiments.events import Report
@@ -89,16 +89,21 @@ def _check_context(
     """The longest conversation must fit: prompts are never cut in the middle of a run."""
     chat, context = load_chat(policy)
     reply = plan.collect.sampling.max_new_tokens
+    # Candidates of the improvement may be longer than what was said.
+    beyond = max(0, plan.improve.sampling.max_new_tokens - reply)
     for scenario in (s for scenarios in drawn.values() for s in scenarios):
         opening = env.opening(scenario)
-        view = env.view(scenario, Role.PARTNER, [opening])
+        # The policy's own view, with an answer to speak to: its reminder only shows then.
+        turns = [opening, Turn(Role.PARTNER, opening.text)]
+        view = env.view(scenario, Role.AGENT, turns)
         first = len(chat.prompt_ids(view.messages()))
         # Ten messages follow the opening, and a partner's are about as long as the policy's.
-        needed = first + 10 * reply
+        needed = first + 10 * reply + beyond
         if needed > context:
             raise ContextOverflowError(
                 f"conversations of {scenario.kernel_id} may need {needed} tokens ({first} for the "
                 f"first prompt, then up to 10 messages of {reply}), but {policy.base_model!r} "
-                f"reads {context}. Lower collect.sampling.max_new_tokens, use environment option "
+                f"reads {context}. Lower max_new_tokens (of collect.sampling and "
+                "improve.sampling), use environment option "
                 "prompt_style=compact, or take a model with a longer context."
             )
