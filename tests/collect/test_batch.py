@@ -11,7 +11,7 @@ import pytest
 
 from iterpo.agents.base import Agent, Reply, Seat
 from iterpo.artifacts import open_sealed
-from iterpo.collect import Table, Tally, collect, collect_into, seats
+from iterpo.collect import Pace, Table, Tally, collect, collect_into, seats
 from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.errors import StorageFullError
 from iterpo.measure import measure
@@ -179,3 +179,16 @@ def test_pain_49_measures_do_not_depend_on_where_a_batch_was_resumed(tmp_path: P
     read_back = collect_into(tmp_path, table, _places(), j_star=lambda _: best)
     assert measure(whole, 0.9) == measure(read_back, 0.9)
     assert measure(whole, 0.9).j_star_message is not None
+
+
+def test_the_pace_counts_what_this_attempt_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("iterpo.collect.batch.time.monotonic", lambda: now[0])
+    pace = Pace()
+    now[0] = 101.0
+    pace.facts(Tally(41, 50, 20, 0, 4000))  # forty were there already
+    now[0] = 104.0
+    facts = pace.facts(Tally(44, 50, 22, 0, 4400))
+    assert facts["conversations_per_s"] == 1.0
+    assert facts["tokens_per_s"] == 100.0
+    assert facts["agreement"] == 0.5

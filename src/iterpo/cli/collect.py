@@ -104,7 +104,7 @@ def _play(
     from iterpo.agents.scripted import Bargaining, ScriptedPartner
     from iterpo.cli.games import make_game
     from iterpo.cli.progress import Bars
-    from iterpo.collect import Table, collect_into, seats
+    from iterpo.collect import Pace, Table, collect_into, seats
     from iterpo.config import override
     from iterpo.models.backbone import load
     from iterpo.models.checkpoints import load_policy
@@ -115,10 +115,11 @@ def _play(
     places = seats(scenarios, asked["per_scenario"], round=ref.round, seed=asked["seed"])
     partner = ScriptedPartner(cast(Bargaining, game))
     table = Table(game, LocalPolicy(load(ref), sampling), partner, ref.id)
+    pace = Pace()
     with Bars() as bars:
 
         def progress(tally: Tally) -> None:
-            bars.update("collect", tally.done, tally.total, tally.facts())
+            bars.update("collect", tally.done, tally.total, pace.facts(tally))
 
         return collect_into(
             out,

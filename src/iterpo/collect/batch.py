@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from iterpo.collect.play import Table, play
 from iterpo.domain import Conversation, Ending, Role, Scenario, derive
 from iterpo.store import CONVERSATIONS, read_conversations, write_conversations
 
-__all__ = ["Tally", "collect", "collect_into", "seats"]
+__all__ = ["Pace", "Tally", "collect", "collect_into", "seats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,24 @@ class Tally:
         scored = self.done - self.failed
         agreement = self.agreed / scored if scored else 0.0
         return {"agreement": agreement, "failed": float(self.failed), "tokens": float(self.tokens)}
+
+
+class Pace:
+    """Numbers of a progress bar: those of a tally, and how fast it grows."""
+
+    def __init__(self) -> None:
+        """The clock starts here."""
+        self._started = time.monotonic()
+        self._first: Tally | None = None
+
+    def facts(self, tally: Tally) -> dict[str, float]:
+        """Facts of the tally with rates; what an earlier attempt had done does not count."""
+        first = self._first = self._first or tally
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        return tally.facts() | {
+            "conversations_per_s": (tally.done - first.done + 1) / seconds,
+            "tokens_per_s": (tally.tokens - first.tokens) / seconds,
+        }
 
 
 JStar = Callable[[Scenario], Mapping[str, float]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -10,7 +10,7 @@ from iterpo import environments
 from iterpo.agents.local import LocalPolicy
 from iterpo.agents.scripted import Bargaining, ScriptedPartner
 from iterpo.artifacts import seal
-from iterpo.collect import Table, Tally, collect_into, seats
+from iterpo.collect import Pace, Table, Tally, collect_into, seats
 from iterpo.domain import Scenario, Split
 from iterpo.environments.base import Environment
 from iterpo.experiments.events import Event, Report
@@ -54,28 +54,13 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
             concurrency=plan.collect.concurrency,
             attempts=plan.collect.attempts,
             j_star=lambda scenario: partner.j_star(scenario, plan.q.gamma),
-            progress=_Meter(key, split.value, report),
+            progress=_progress(key, split.value, report),
         )
         facts[split.value] = measure(conversations, plan.q.gamma).to_dict()
     seal(folder / key, "deploy", facts)
 
 
-class _Meter:
-    """Turns tallies into progress events with rates."""
-
-    def __init__(self, key: str, stage: str, report: Report) -> None:
-        self._key, self._stage, self._report = key, stage, report
-        self._started = time.monotonic()
-        self._first: Tally | None = None
-
-    def __call__(self, tally: Tally) -> None:
-        first = self._first = self._first or tally
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        rates = {
-            "conversations_per_s": (tally.done - first.done + 1) / seconds,
-            "tokens_per_s": (tally.tokens - first.tokens) / seconds,
-        }
-        event = Event(
-            "progress", self._key, self._stage, tally.done, tally.total, tally.facts() | rates
-        )
-        self._report(event)
+def _progress(key: str, stage: str, report: Report) -> Callable[[Tally], None]:
+    """Turns tallies into progress events."""
+    pace = Pace()
+    return lambda t: report(Event("progress", key, stage, t.done, t.total, pace.facts(t)))
