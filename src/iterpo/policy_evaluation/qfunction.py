@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from iterpo import artifacts
@@ -140,7 +140,7 @@ class QFunction:
         }
         tensors = {k: v.contiguous() for k, v in self.head.state_dict().items()}
         with artifacts.build(folder, KIND, facts) as place:
-            save_file(tensors, place / _HEAD)
+            artifacts.write_atomic(place / _HEAD, save(tensors))
 
     @classmethod
     def load(cls, folder: Path, backbone: Backbone) -> QFunction:
