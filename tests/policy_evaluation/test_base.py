@@ -32,6 +32,13 @@ def test_all_mistakes_are_named_at_once():
     assert "holdout_fraction" in message
 
 
+def test_gamma_0_counts_agent_turns() -> None:
+    """Per message it would give the last action nothing whenever the partner closes the deal."""
+    assert QConfig(gamma=0.0).gamma == 0.0
+    with pytest.raises(ConfigError, match="use agent_turn"):
+        QConfig(gamma=0.0, discount_unit="message")
+
+
 @pytest.mark.parametrize("module", ["base", "health", "split", "chains"])
 def test_it_imports_without_torch(module):
     code = (

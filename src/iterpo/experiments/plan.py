@@ -187,6 +187,11 @@ class Plan:
         )
         found += [f"improve.{mistake}" for mistake in self.improve.mistakes()]
         found += self._too_few_to_split()
+        if self.method.name == "st_grpo" and self.q.discount_unit == "message":
+            found.append(
+                "q.discount_unit: given 'message'; accepted with st_grpo: agent_turn, since at "
+                "gamma 0 a message unit credits only what the agent itself closes"
+            )
         if found:
             raise ConfigError("\n".join(found))
 

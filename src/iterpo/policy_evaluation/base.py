@@ -79,6 +79,11 @@ class QConfig:
 def _rules(config: QConfig) -> list[tuple[bool, str]]:
     rules = [
         (0.0 <= config.gamma <= 1.0, f"gamma is {config.gamma}; it must lie in [0, 1]"),
+        (
+            config.gamma > 0 or config.discount_unit != "message",
+            "gamma is 0 with discount_unit message, which credits only what the agent itself "
+            "closes; use agent_turn",
+        ),
         (0.0 <= config.dropout < 1.0, f"dropout is {config.dropout}; it must lie in [0, 1)"),
         (
             0.0 <= config.holdout_fraction <= 0.9,
