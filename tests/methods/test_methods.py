@@ -104,11 +104,13 @@ def test_a_finished_operator_is_a_look_up_and_leaves_no_work_behind(
     workspace = FolderWorkspace(tmp_path, Settings(improve=IMPROVE))
     first = workspace.improve(policy, batch, reward=length)  # type: ignore[arg-type]
     # As after a kill between sealing the policy and clearing the trainer's folder:
-    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "runs").mkdir(parents=True)
+    (tmp_path / "work" / "runs" / "events").write_text("what a tracker wrote")
     (tmp_path / "work" / "optimizer.pt").write_bytes(b"left over")
     again = FolderWorkspace(tmp_path, Settings(improve=IMPROVE))
     assert again.improve(policy, batch, reward=never) == first
     assert not (tmp_path / "work").exists()
+    assert (tmp_path / "tracking" / "events").read_text() == "what a tracker wrote"
 
 
 def test_a_stored_q_scores_as_before_also_while_an_adapter_trains_on_its_backbone(

@@ -33,7 +33,8 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
         report(Event("progress", key, stage, done, total, dict(facts)))
 
     q, improve = plan.operators_of_round(i)
-    settings = Settings(q, improve, plan.policy.dtype, plan.policy.device)
+    tracking = folder / "logs" / f"{key.replace('/', '-')}-tracking"
+    settings = Settings(q, improve, plan.policy.dtype, plan.policy.device, tracking)
     workspace = FolderWorkspace(folder / key, settings, progress)
     new = make(plan.method.name).update(policy, batch, workspace)
     facts: dict[str, Any] = {"policy": new.id, "parent": policy.id}

@@ -43,6 +43,9 @@ class Settings:
     """Number type of the policy's weights."""
     device: str = "auto"
     """Where to compute."""
+    tracking: Path | None = None
+    """Where to keep what a tracker (tensorboard) writes to files; None: ``tracking`` in the
+    workspace's folder. It holds wall-clock times, so a folder that is sealed is no place for it."""
 
 
 class FolderWorkspace:
@@ -117,7 +120,12 @@ class FolderWorkspace:
         return QFunction.load(folder, self._backbone(policy, "nf4" if quantized else None))
 
     def _clear_work(self) -> None:
-        shutil.rmtree(self.folder / "work", ignore_errors=True)
+        work = self.folder / "work"
+        written = work / "runs"  # where trainers let trackers write
+        if written.is_dir():
+            kept = self.settings.tracking or self.folder / "tracking"
+            shutil.copytree(written, kept, dirs_exist_ok=True)
+        shutil.rmtree(work, ignore_errors=True)
 
     def _backbone(self, policy: PolicyRef, quantize: Literal["nf4"] | None) -> Backbone:
         key = (policy.id, quantize)
