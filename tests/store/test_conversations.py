@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -111,3 +114,52 @@ def test_what_json_cannot_say_is_refused_by_name(number: float) -> None:
     broken = replace(CONVERSATION, outcome=replace(CONVERSATION.outcome, reward=number))
     with pytest.raises(DataError, match=r"'0/k/1' holds NaN or infinity"):
         to_line(broken)
+
+
+def _edited(change: Callable[[dict[str, Any]], object]) -> str:
+    record = json.loads(to_line(CONVERSATION))
+    change(record)
+    return json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda r: r.update(id=5), "id is 5; expected text"),
+        (lambda r: r["turns"][1].update(text=None), "text is None; expected text"),
+        (lambda r: r["outcome"].update(reward="0.5"), "reward is '0.5'; expected a whole number"),
+        (lambda r: r["outcome"].update(reward=True), "reward is True; expected a whole number"),
+        (lambda r: r["outcome"].update(reward=float("nan")), "NaN is no JSON number"),
+        (lambda r: r["outcome"].update(flags="abc"), "flags is 'abc'; expected a list"),
+        (lambda r: r.update(j_star={"message": "x"}), "j_star.*'x'; expected a number"),
+        (lambda r: r["turns"][2]["sampled"].update(token_ids=[1, 2, -1]), "0 or more"),
+        (lambda r: r["turns"][2]["sampled"].update(token_ids=["a", 2, 3]), "whole numbers"),
+        (lambda r: r["turns"][2]["sampled"].update(token_ids=[1]), "1 token_ids, but 3 logprobs"),
+        (lambda r: r["turns"].append(3), "expected an object, found 3"),
+        (lambda r: r["turns"][1].update(text="\ud800"), "lone surrogate"),
+    ],
+)
+def test_a_mistyped_value_is_named_before_it_reaches_a_model(
+    change: Callable[[dict[str, Any]], object], named: str
+) -> None:
+    with pytest.raises(DataError, match=f"line 4: .*{named}"):
+        from_line(_edited(change), "log line 4")
+
+
+def test_whole_emoji_that_json_spells_as_two_escapes_are_read() -> None:
+    c = from_line(_edited(lambda r: r["turns"][1].update(text="\U0001f600")), "here")
+    assert c.turns[1].text == "\U0001f600"
+
+
+def test_bottomless_nesting_is_a_bad_line() -> None:
+    with pytest.raises(DataError, match="line 1: not valid JSON"):
+        from_line("[" * 100_000, "log line 1")
+
+
+def test_files_of_other_systems_are_read_or_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + to_line(CONVERSATION).replace("\n", "\r\n").encode())
+    assert read_conversations(path) == (CONVERSATION,)
+    path.write_bytes(to_line(CONVERSATION).encode("utf-16"))
+    with pytest.raises(DataError, match=r"log\.jsonl is not UTF-8 text \(byte 0"):
+        read_conversations(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from iterpo.artifacts import MANIFEST, open_sealed, write_atomic
 from iterpo.domain import Conversation
-from iterpo.errors import ArtifactError, MissingDataError
+from iterpo.errors import ArtifactError, DataError, MissingDataError
 from iterpo.store.records import from_line, to_line
 
 __all__ = ["CONVERSATIONS", "read_conversations", "write_conversations"]
@@ -31,7 +31,7 @@ def read_conversations(path: Path | str) -> tuple[Conversation, ...]:
     Raises:
         MissingDataError: if there is no such file.
         ArtifactError: if the file is truncated, or does not match its manifest.
-        DataError: if a line is not a conversation; the message has its number.
+        DataError: if it is no UTF-8 text, or a line is not a conversation (named by number).
     """
     path = Path(path)
     if path.is_dir():
@@ -43,7 +43,13 @@ def read_conversations(path: Path | str) -> tuple[Conversation, ...]:
             f"no conversation log at {path}: give a .jsonl file of conversations, or a folder "
             f"with {CONVERSATIONS} (`iterpo collect` writes one)."
         )
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 text (byte {error.start}: {error.reason}). One conversation a "
+            "line as JSON is expected; convert the file, or name another."
+        ) from error
     if text and not text.endswith("\n"):
         raise ArtifactError(
             f"{path} ends in the middle of line {text.count(chr(10)) + 1}: the file was cut off. "

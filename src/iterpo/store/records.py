@@ -21,6 +21,43 @@ __all__ = ["VERSION", "from_line", "to_line"]
 VERSION = 1
 """Version of the record layout; a reader refuses newer ones."""
 
+_NONE = type(None)
+_JSON_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    _NONE: "null",
+}
+_CONVERSATION: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("id", "kernel_id", "environment", "system", "policy"), (str,)),
+    **dict.fromkeys(("round", "replica", "seed"), (int,)),
+    "reminder": (str, _NONE),
+    "turns": (list,),
+    "outcome": (dict,),
+    "j_star": (dict,),
+}
+_OUTCOME: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("ending", "closed_by", "detail"), (str,)),
+    "reward": (int, float, _NONE),
+    "terms": (dict,),
+    "closing_message": (int,),
+    "flags": (list,),
+}
+_TURN: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("role", "text"), (str,)),
+    **dict.fromkeys(("scripted", "off_policy"), (bool,)),
+    "sampled": (dict, _NONE),
+}
+_SAMPLED: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("token_ids", "logprobs"), (list,)),
+    **dict.fromkeys(("prompt_sha256", "policy", "finish"), (str,)),
+    "sampling": (dict,),
+    "n_prompt_tokens": (int,),
+}
+
 
 def to_line(conversation: Conversation) -> str:
     """A conversation as one line of JSON, line feed included.
@@ -52,8 +89,8 @@ def from_line(line: str, where: str) -> Conversation:
         DataError: if the line is not a conversation of a known version.
     """
     try:
-        record = json.loads(line)
-    except ValueError as error:
+        record = json.loads(line, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{where}: not valid JSON ({error}). One conversation a line is expected; "
             "a line that stops in the middle means the file was cut off."
@@ -63,6 +100,8 @@ def from_line(line: str, where: str) -> Conversation:
         raise DataError(
             f'{where}: expected a conversation record with "v": {VERSION}, found {found!r}.'
         )
+    if "\\ud" in line.lower():  # only an escape can bring half a character into JSON text
+        _check_characters(record, where)
     try:
         return _conversation(record)
     except (KeyError, TypeError, ValueError) as error:
@@ -73,7 +112,10 @@ def from_line(line: str, where: str) -> Conversation:
 
 def _conversation(record: dict[str, Any]) -> Conversation:
     fields = {k: v for k, v in record.items() if k != "v"}
+    _check_types(fields, _CONVERSATION)
+    _check_numbers(fields.get("j_star", {}), "j_star")
     outcome = dict(fields.pop("outcome"))
+    _check_types(outcome, _OUTCOME)
     outcome["ending"] = Ending(outcome["ending"])
     outcome["flags"] = tuple(outcome.get("flags", ()))
     turns = tuple(_turn(t) for t in fields.pop("turns"))
@@ -81,6 +123,7 @@ def _conversation(record: dict[str, Any]) -> Conversation:
 
 
 def _turn(record: Mapping[str, Any]) -> Turn:
+    _check_types(record, _TURN)
     sampled = record.get("sampled")
     return Turn(
         role=Role(record["role"]),
@@ -92,6 +135,13 @@ def _turn(record: Mapping[str, Any]) -> Turn:
 
 
 def _sampled(record: Mapping[str, Any]) -> Sampled:
+    _check_types(record, _SAMPLED)
+    ids, logprobs = record["token_ids"], record["logprobs"]
+    if not all(type(i) is int and i >= 0 for i in ids):
+        raise TypeError("token_ids must be whole numbers, 0 or more")
+    if len(ids) != len(logprobs):
+        raise ValueError(f"{len(ids)} token_ids, but {len(logprobs)} logprobs")
+    _check_numbers(dict(enumerate(logprobs)), "logprobs")
     return Sampled(
         **{
             **record,
@@ -100,6 +150,36 @@ def _sampled(record: Mapping[str, Any]) -> Sampled:
             "sampling": Sampling(**record["sampling"]),
         }
     )
+
+
+def _check_types(record: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]]) -> None:
+    if not isinstance(record, dict):
+        raise TypeError(f"expected an object, found {record!r:.60}")
+    for key, kinds in expected.items():
+        # By exact type: true is no reward of 1.
+        if key in record and type(record[key]) not in kinds:
+            names = " or ".join(_JSON_NAMES[kind] for kind in kinds)
+            raise TypeError(f"{key} is {record[key]!r:.60}; expected {names}")
+
+
+def _check_numbers(values: Mapping[Any, Any], name: str) -> None:
+    for key, value in values.items():
+        if type(value) not in (int, float):
+            raise TypeError(f"{name}[{key!r}] is {value!r:.60}; expected a number")
+
+
+def _check_characters(record: Any, where: str) -> None:
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: half a character ({error.object[error.start]!r}, a lone surrogate), which "
+            "no tokenizer can read; the text was cut in the middle of a character: repair it"
+        ) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number; give a finite number, or null where there is none")
 
 
 def _plain(value: Any) -> Any:
