@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from iterpo.domain import PolicyRef, Sampling
-from iterpo.errors import ModelError
+from iterpo.errors import BatchError, ModelError
 from iterpo.models.backbone import (
     FROZEN,
     TRAINED,
@@ -19,7 +21,10 @@ from iterpo.models.backbone import (
     load,
     merge_adapter,
 )
+from iterpo.models.chat import check_ids
 from iterpo.models.generation import generate
+from iterpo.models.hub import base_policy
+from iterpo.testing.tiny_model import tiny_model
 
 IDS = torch.tensor([[267, 10, 11, 12, 13]])
 SPEC = LoraSpec(r=4, alpha=4)
@@ -48,6 +53,21 @@ def test_other_weights_under_a_policys_name_are_refused(tiny_policy: PolicyRef) 
     changed = dataclasses.replace(tiny_policy, base_sha256="0" * 64)
     with pytest.raises(ModelError, match="has changed"):
         load(changed, device="cpu")
+
+
+def test_weights_that_are_missing_are_never_drawn_at_random(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] += 1
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"lacks \d+ of the weights .*layers\.2"):
+        load(base_policy(str(folder)), device="cpu")
+
+
+def test_ids_of_another_models_tokenizer_are_refused(tiny: Backbone) -> None:
+    check_ids([[0, tiny.vocabulary - 1], []], tiny.vocabulary)
+    with pytest.raises(BatchError, match=f"token id {tiny.vocabulary}, but"):
+        check_ids([[0], [tiny.vocabulary]], tiny.vocabulary)
 
 
 def test_unknown_options_say_what_is_accepted(tiny_policy: PolicyRef) -> None:

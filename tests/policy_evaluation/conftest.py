@@ -67,6 +67,10 @@ class ToyBackbone:
     dtype: torch.dtype = torch.float32
     quantized: bool = False
 
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.config.vocab_size)
+
 
 def build_model(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
     with torch.random.fork_rng(devices=[]):

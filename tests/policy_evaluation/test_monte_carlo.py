@@ -256,3 +256,12 @@ def test_features_are_computed_once(backbone, batch, monkeypatch):
     assert len(calls) == 1
     rows = [d for c in batch for d in decisions(c, 0.9)]
     assert len(features(backbone, [r.state for r in rows], [r.response for r in rows])) == 24
+
+
+def test_ids_that_another_model_sampled_are_refused(backbone, talk):
+    foreign = talk(0, 2)
+    last = foreign.turns[-1]
+    sampled = dataclasses.replace(last.sampled, token_ids=(96,), logprobs=(-1.0,))
+    turns = (*foreign.turns[:-1], dataclasses.replace(last, sampled=sampled))
+    with pytest.raises(BatchError, match="token id 96, but this model knows ids below 96"):
+        fit_q(backbone, [dataclasses.replace(foreign, turns=turns), talk(1)])

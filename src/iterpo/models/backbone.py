@@ -66,6 +66,11 @@ class Backbone:
     quantized: bool = False
     """True for a 4-bit base."""
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids that the model knows; larger ones can't be read."""
+        return int(_inner(self.model).get_input_embeddings().weight.shape[0])
+
 
 @dataclass(frozen=True, slots=True)
 class LoraSpec:
@@ -283,9 +288,18 @@ def _read(
     tokenizer = _tokenizer(path)
     try:
         with hub.silent_loading():
-            model = AutoModelForCausalLM.from_pretrained(path, **options)
+            model, found = AutoModelForCausalLM.from_pretrained(
+                path, output_loading_info=True, **options
+            )
     except Exception as error:
         raise ModelError(f"{path} can't be loaded: {type(error).__name__}: {error}") from error
+    if absent := sorted(found["missing_keys"]):
+        # transformers would draw them at random and go on.
+        raise ModelError(
+            f"{path} lacks {len(absent)} of the weights that its config.json asks for (first: "
+            f"{absent[0]}). Fetch the model again, or correct the config; a causal language model "
+            "with all of its weights is needed."
+        )
     return (model if quantize else model.to(device)), tokenizer
 
 

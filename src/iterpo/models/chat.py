@@ -8,15 +8,15 @@ prefix of the whole rendering. Masks are spans, proved per row; no id is ever co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from iterpo.domain import Message, Response
-from iterpo.errors import TemplateError
+from iterpo.errors import BatchError, TemplateError
 from iterpo.models.masks import ConversationIds, mask_of, prove
 
-__all__ = ["ChatFormat", "ConversationIds", "check_template", "prompt_sha256"]
+__all__ = ["ChatFormat", "ConversationIds", "check_ids", "check_template", "prompt_sha256"]
 
 NEUTRAL_START = "(conversation starts)"
 """Rendered as the first user message where a template demands one."""
@@ -311,6 +311,21 @@ class ChatFormat:
         stop = int(self.tokenizer.convert_tokens_to_ids(ended_by[0]))
         eos = self.tokenizer.eos_token_id
         return ended_by[0], tuple(dict.fromkeys([stop, stop if eos is None else int(eos)]))
+
+
+def check_ids(rows: Iterable[Sequence[int]], vocabulary: int) -> None:
+    """Check that a model can read token ids, some of which come from a log.
+
+    Raises:
+        BatchError: if an id is not below ``vocabulary``, the number of ids that the model knows.
+    """
+    largest = max((max(row, default=0) for row in rows), default=0)
+    if largest >= vocabulary:
+        raise BatchError(
+            f"the log holds the token id {largest}, but this model knows ids below {vocabulary}: "
+            "the agent turns were sampled by another model. Name the policy that logged them, or "
+            'remove "sampled" from the turns (their text is then tokenised anew).'
+        )
 
 
 def check_template(tokenizer: Any) -> ChatFormat:

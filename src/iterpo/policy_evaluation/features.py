@@ -12,6 +12,7 @@ from torch import Tensor
 from iterpo.domain import Message, Response, State
 from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone, hidden_states
+from iterpo.models.chat import check_ids
 from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
 
@@ -86,6 +87,7 @@ def extract(
     spoken = [i for i, row in enumerate(rows) if len(row.response)]
     chains = chain_rows([rows[i] for i in spoken])
     _check_context(chains, backbone.context_length, [states[i] for i in spoken])
+    check_ids((chain.ids for chain in chains), backbone.vocabulary)
     found: dict[int, Tensor] = {}
     dtype = ""
     for batch in batches(chains, max_batch_tokens):

@@ -121,8 +121,10 @@ def improve(
         drop_old_turns=config.drop_old_turns,
     )
     from iterpo.models.backbone import LoraSpec, attach_lora
+    from iterpo.models.chat import check_ids
     from iterpo.policy_improvement._trl import train
 
+    check_ids(prompts.ids, backbone.vocabulary)
     lora = config.lora
     spec = LoraSpec(
         r=lora.r, alpha=lora.alpha, dropout=lora.dropout, target_modules=lora.target_modules
