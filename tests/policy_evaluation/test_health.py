@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,3 +77,10 @@ def test_convergence_is_the_mean_gap_over_the_spread_of_returns(talk):
     flat = decisions(talk(0, 3, 0.0), 0.9)
     assert convergence(new, old, flat) == math.inf
     assert convergence(new, new, flat) == 0.0
+
+
+def test_returns_of_other_policies_are_a_concern():
+    own = QHealth(Part(), Part(), Fit(), Fit(), policy="r1-a", policies={"r1-a": 5, "": 2})
+    mixed = replace(own, policies={"r1-a": 5, "r0-b": 3})
+    assert not any("other policies" in text for text in own.concerns())
+    assert any(text.startswith("3 conversations") for text in mixed.concerns())

@@ -40,6 +40,7 @@ def test_pain_22_scores_do_not_depend_on_the_batch(q, rows):
 def test_pain_25_saving_and_loading_keeps_every_score(q, rows, tmp_path, make_backbone):
     q.save(tmp_path / "q")
     again = QFunction.load(tmp_path / "q", make_backbone())
+    assert again.id == q.id, "a stored Q is the same reward"
     assert again(*rows) == q(*rows)
     assert again.config == q.config
     assert not again.head.training

@@ -554,6 +554,23 @@ def test_a_checkpoint_of_other_inputs_is_refused(
         Run(make_backbone(), tmp_path, states=STATES[:5])
 
 
+def test_a_checkpoint_of_another_reward_is_refused_where_rewards_have_names(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.id = name
+
+        def __call__(self, states: Sequence[State], responses: Sequence[Response]) -> list[float]:
+            return [float(len(r.text)) for r in responses]
+
+    config = replace(BASE, checkpoint_every=1)
+    Run(make_backbone(), tmp_path, config, Named("q-1"))
+    Run(make_backbone(), tmp_path, config, Named("q-1"))
+    with pytest.raises(ResumeError):
+        Run(make_backbone(), tmp_path, config, Named("q-2"))
+
+
 def test_the_model_comes_back_as_it_was_lent(make_backbone: MakeBackbone, tmp_path: Path) -> None:
     run = Run(make_backbone(), tmp_path, replace(BASE, beta=0.1))
     model = run.result.model

@@ -106,6 +106,8 @@ class QHealth:
     ``rows_without_features``."""
     policies: Mapping[str, int] = field(default_factory=dict)
     """Conversations by the policy that collected them; empty name: not recorded."""
+    policy: str = ""
+    """``PolicyRef.id`` of the backbone: whose Q this is."""
     rows: int = 0
     """Rows with features, both parts."""
     forwards: int = 0
@@ -127,6 +129,12 @@ class QHealth:
         out = []
         if self.shuffled:
             out.append("returns were shuffled (negative control): Q means nothing")
+        strangers = sum(n for p, n in self.policies.items() if p and p != self.policy)
+        if self.policy and strangers:
+            out.append(
+                f"{strangers} conversations were logged under other policies than {self.policy}: "
+                "their returns are not its own"
+            )
         if not self.heldout.rows:
             out.append("nothing was held out, so the fit is unknown")
         elif self.fit.pearson is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -93,6 +93,7 @@ def fit_q(
         train, heldout = usable, torch.zeros_like(usable)
     head = _fit(extracted.features, returns, (train, heldout), config, record)
     report = _report(rows, extracted, returns, (train, heldout), (head, config))
+    report = replace(report, policy=backbone.policy.id)
     if config.refit_on_all and heldout.any():
         head = _refit(extracted.features[usable], returns[usable], config, record)
     return FitResult(QFunction(backbone, head, config, report), report)

@@ -104,6 +104,11 @@ class QFunction:
     report: QHealth | None = None
     """How far to trust it; None for one that was loaded (the report is stored beside it)."""
 
+    @property
+    def id(self) -> str:
+        """Content hash of the head: a checkpoint of one reward is never continued with another."""
+        return hashlib.sha256(save(_tensors(self.head))).hexdigest()[:16]
+
     def __call__(
         self, states: Sequence[State], responses: Sequence[Response]
     ) -> list[float | None]:
@@ -138,9 +143,8 @@ class QFunction:
             "width": self.head.feature_mean.shape[0],
             "head_dtype": "float32",
         }
-        tensors = {k: v.contiguous() for k, v in self.head.state_dict().items()}
         with artifacts.build(folder, KIND, facts) as place:
-            artifacts.write_atomic(place / _HEAD, save(tensors))
+            artifacts.write_atomic(place / _HEAD, save(_tensors(self.head)))
 
     @classmethod
     def load(cls, folder: Path, backbone: Backbone) -> QFunction:
@@ -164,6 +168,10 @@ class QFunction:
         _check_backbone(folder, fitted_on, backbone_facts(backbone))
         head.eval()
         return cls(backbone, head, config)
+
+
+def _tensors(head: ValueHead) -> dict[str, Tensor]:
+    return {k: v.contiguous() for k, v in head.state_dict().items()}
 
 
 def backbone_facts(backbone: Backbone) -> dict[str, Any]:

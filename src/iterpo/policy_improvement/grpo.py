@@ -142,19 +142,22 @@ def improve(
         order=visiting_order(len(states), config.prompts_per_step, -(-steps // inner), config.seed),
         steps=steps,
         workdir=workdir,
-        inputs_sha256=_fingerprint(backbone, prompts, config),
+        inputs_sha256=_fingerprint(backbone, prompts, reward, config),
         record=record,
         progress=progress,
     )
     return train(job)
 
 
-def _fingerprint(backbone: Backbone, prompts: Prompts, config: ImproveConfig) -> str:
+def _fingerprint(
+    backbone: Backbone, prompts: Prompts, reward: Reward, config: ImproveConfig
+) -> str:
     settings = asdict(config)
     for free in ("checkpoint_every", "report_to"):  # these change no result
         del settings[free]
     facts = {
         "policy": backbone.policy.id,
+        "reward": str(getattr(reward, "id", "")),  # any callable will do; a fitted Q has an id
         "config": settings,
         "states": [(s.conversation_id, s.t) for s in prompts.states],
         "prompts": prompts.ids,
