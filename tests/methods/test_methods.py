@@ -11,12 +11,13 @@ from iterpo.domain import PolicyRef, Sampling, State
 from iterpo.errors import UnknownNameError
 from iterpo.methods import REGISTRY, RoundBatch, make, names
 from iterpo.methods.workspace import FolderWorkspace, Settings
+from iterpo.models.lora import LoraSpec
 from iterpo.policy_evaluation.base import QConfig
-from iterpo.policy_improvement.base import ImproveConfig, LoraSettings
+from iterpo.policy_improvement.base import ImproveConfig
 from methods.conftest import talk
 
 IMPROVE = ImproveConfig(
-    lora=LoraSettings(r=4, alpha=4),
+    lora=LoraSpec(r=4, alpha=4),
     sampling=Sampling(max_new_tokens=6),
     prompts_per_step=4,
     group_size=4,

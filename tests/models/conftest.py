@@ -11,6 +11,7 @@ import torch
 from iterpo.domain import PolicyRef
 from iterpo.models import hub
 from iterpo.models.backbone import Backbone, load
+from iterpo.models.lora import LoraSpec
 from iterpo.testing.tiny_model import tiny_model
 
 
@@ -46,7 +47,7 @@ def tiny(tiny_policy: PolicyRef) -> Backbone:
 @pytest.fixture
 def adapted(tiny_policy: PolicyRef, tmp_path: Path) -> Backbone:
     """A policy with a frozen, non-zero adapter."""
-    from iterpo.models.backbone import TRAINED, LoraSpec, attach_lora
+    from iterpo.models.backbone import TRAINED, attach_lora
     from iterpo.models.checkpoints import save_policy
 
     model = attach_lora(load(tiny_policy, device="cpu"), LoraSpec(r=4, alpha=4), seed=1)

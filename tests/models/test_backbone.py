@@ -14,7 +14,6 @@ from iterpo.models.backbone import (
     FROZEN,
     TRAINED,
     Backbone,
-    LoraSpec,
     attach_lora,
     frozen,
     hidden_states,
@@ -24,6 +23,7 @@ from iterpo.models.backbone import (
 from iterpo.models.chat import check_ids
 from iterpo.models.generation import generate
 from iterpo.models.hub import base_policy
+from iterpo.models.lora import LoraSpec
 from iterpo.testing.tiny_model import tiny_model
 
 IDS = torch.tensor([[267, 10, 11, 12, 13]])

@@ -10,8 +10,9 @@ from iterpo.artifacts import file_sha256
 from iterpo.domain import PolicyRef
 from iterpo.errors import ArtifactError, ModelError, TemplateError, UnknownNameError
 from iterpo.models import hub
-from iterpo.models.backbone import TRAINED, LoraSpec, attach_lora, load
+from iterpo.models.backbone import TRAINED, attach_lora, load
 from iterpo.models.checkpoints import load_policy, read_policy, save_policy
+from iterpo.models.lora import LoraSpec
 from iterpo.testing.tiny_model import tiny_model
 
 IDS = torch.tensor([[267, 10, 11, 12, 13]])

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from iterpo import artifacts
 from iterpo.domain import PolicyRef, Response, decisions
 from iterpo.errors import ArtifactError
-from iterpo.models.backbone import Backbone, LoraSpec, attach_lora
+from iterpo.models.backbone import Backbone, attach_lora
+from iterpo.models.lora import LoraSpec
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction

@@ -10,7 +10,8 @@ import pytest
 
 from iterpo.domain import Sampling, State
 from iterpo.errors import ConfigError, UnknownNameError
-from iterpo.policy_improvement.base import ImproveConfig, LoraSettings, improve
+from iterpo.models.lora import LoraSpec
+from iterpo.policy_improvement.base import ImproveConfig, improve
 from iterpo.policy_improvement.grpo import check_grpo_fields, state_names
 
 
@@ -27,7 +28,7 @@ def test_every_mistake_is_listed_at_once() -> None:
         learning_rate=-1,
         report_to="wandbb",
         sampling=Sampling(temperature=0.0, max_new_tokens=0),
-        lora=LoraSettings(r=0, dropout=0.1),
+        lora=LoraSpec(r=0, dropout=0.1),
     )
     text = "\n".join(config.mistakes())
     for name in ("group_size", "learning_rate", "report_to", "temperature", "max_new_tokens"):

@@ -16,8 +16,9 @@ from iterpo.errors import BatchError, ConfigError, ContextOverflowError, ResumeE
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import save_policy
 from iterpo.models.generation import generate
+from iterpo.models.lora import LoraSpec
 from iterpo.policy_improvement import _trl
-from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, LoraSettings, improve
+from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, improve
 from iterpo.policy_improvement.grpo import plan_steps, visiting_order
 from policy_improvement.tiny import MakeBackbone, state, write_model
 
@@ -25,7 +26,7 @@ Scores = list[float | None]
 
 STATES = [state(i, words=1 + i % 4) for i in range(8)]
 BASE = ImproveConfig(
-    lora=LoraSettings(r=4, alpha=8),
+    lora=LoraSpec(r=4, alpha=8),
     sampling=Sampling(max_new_tokens=6),
     prompts_per_step=4,
     group_size=4,

@@ -22,12 +22,12 @@ from iterpo.domain import PolicyRef
 from iterpo.errors import MissingExtraError, ModelError
 from iterpo.models import hub
 from iterpo.models.chat import ChatFormat, check_template
+from iterpo.models.lora import LoraSpec
 
 __all__ = [
     "FROZEN",
     "TRAINED",
     "Backbone",
-    "LoraSpec",
     "attach_lora",
     "check_quantization",
     "frozen",
@@ -70,20 +70,6 @@ class Backbone:
     def vocabulary(self) -> int:
         """Number of token ids that the model knows; larger ones can't be read."""
         return int(_inner(self.model).get_input_embeddings().weight.shape[0])
-
-
-@dataclass(frozen=True, slots=True)
-class LoraSpec:
-    """Shape of a LoRA adapter (the paper: rank 64, alpha 64)."""
-
-    r: int = 64
-    """Rank."""
-    alpha: int = 64
-    """Scale numerator; the update is multiplied by alpha / r."""
-    dropout: float = 0.0
-    """Dropout on the adapter's input."""
-    target_modules: str | tuple[str, ...] = "all-linear"
-    """Which modules get an adapter."""
 
 
 def load(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from iterpo.domain import Reward, Sampling, State
 from iterpo.errors import UnknownNameError
+from iterpo.models.lora import LoraSpec
 
 if TYPE_CHECKING:
     from iterpo.models.backbone import Backbone
@@ -24,7 +25,6 @@ __all__ = [
     "TRACKERS",
     "ImproveConfig",
     "ImproveResult",
-    "LoraSettings",
     "Operator",
     "Progress",
     "Record",
@@ -45,26 +45,12 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class LoraSettings:
-    """Shape of the adapter that is trained (paper: r = 64, alpha = 64)."""
-
-    r: int = 64
-    """Rank."""
-    alpha: int = 64
-    """Scale; updates are multiplied by ``alpha / r``."""
-    dropout: float = 0.0
-    """Dropout before the adapter; GRPO refuses any but 0, since it makes log-probs noisy."""
-    target_modules: str | tuple[str, ...] = "all-linear"
-    """Modules that get an adapter; ``all-linear`` leaves the output head out."""
-
-
-@dataclass(frozen=True, slots=True)
 class ImproveConfig:
     """How a policy is improved; defaults follow the paper where it states a value."""
 
     operator: str = "grpo"
     """Name in ``OPERATORS``."""
-    lora: LoraSettings = field(default_factory=LoraSettings)
+    lora: LoraSpec = field(default_factory=LoraSpec)
     """Adapter to train. A policy that has one is trained on from it, and must have this shape."""
     sampling: Sampling = field(default_factory=Sampling)
     """How candidate responses are drawn. T = 1 keeps later rounds explorable."""

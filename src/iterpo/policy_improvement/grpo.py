@@ -120,16 +120,12 @@ def improve(
         backbone.context_length - config.sampling.max_new_tokens,
         drop_old_turns=config.drop_old_turns,
     )
-    from iterpo.models.backbone import LoraSpec, attach_lora
+    from iterpo.models.backbone import attach_lora
     from iterpo.models.chat import check_ids
     from iterpo.policy_improvement._trl import train
 
     check_ids(prompts.ids, backbone.vocabulary)
-    lora = config.lora
-    spec = LoraSpec(
-        r=lora.r, alpha=lora.alpha, dropout=lora.dropout, target_modules=lora.target_modules
-    )
-    model = attach_lora(backbone, spec, derive(config.seed, "improve", "lora"))
+    model = attach_lora(backbone, config.lora, derive(config.seed, "improve", "lora"))
     steps = plan_steps(config, len(states))
     inner = int(config.grpo.get("num_iterations") or 1)
     job = Job(
