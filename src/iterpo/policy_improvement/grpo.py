@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from iterpo.domain import Reward, State, derive
 from iterpo.errors import BatchError, ConfigError
+from iterpo.models.chat import check_ids
 from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, Progress, Record
 from iterpo.policy_improvement.job import Job
 from iterpo.policy_improvement.prompts import Prompts, fit_prompts
@@ -121,7 +122,6 @@ def improve(
         drop_old_turns=config.drop_old_turns,
     )
     from iterpo.models.backbone import attach_lora
-    from iterpo.models.chat import check_ids
     from iterpo.policy_improvement._trl import train
 
     check_ids(prompts.ids, backbone.vocabulary)
