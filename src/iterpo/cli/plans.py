@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from iterpo.experiments.plan import Plan
@@ -17,8 +17,7 @@ def read_plan(source: str, settings: Sequence[str] | None) -> Plan:
     """A checked plan, the game and its options included.
 
     Raises:
-        ConfigError: with all mistakes at once.
-        UnknownNameError: if there is no such game.
+        ConfigError: with all mistakes at once, those about the game included.
     """
     from iterpo.cli.games import with_data
     from iterpo.config import environment_overrides
@@ -27,8 +26,29 @@ def read_plan(source: str, settings: Sequence[str] | None) -> Plan:
 
     stored = Path(source) / PLAN
     if stored.is_file():  # a run folder: its plan is complete, the environment has no say
-        plan = load_plan(stored, settings or ())
+        plan = load_plan(stored, settings or (), _about_the_game)
     else:
-        plan = load_plan(source, [*environment_overrides(), *(settings or ())])
+        given = [*environment_overrides(), *(settings or ())]
+        plan = load_plan(source, given, _about_the_game)
     options = with_data(plan.environment.name, plan.environment.options)
     return replace(plan, environment=replace(plan.environment, options=options))
+
+
+def _about_the_game(values: Mapping[str, Any]) -> Sequence[str]:
+    """Mistakes in a plan's game, where its section is well-formed enough to look at them."""
+    from iterpo import environments
+    from iterpo.errors import ConfigError, UnknownNameError
+
+    section = values.get("environment")
+    if not isinstance(section, Mapping):
+        return ()
+    name, options = section.get("name", "ultimatum"), section.get("options", {})
+    if not isinstance(name, str) or not isinstance(options, Mapping):
+        return ()
+    try:
+        environments.make(name, **{str(key): value for key, value in options.items()})
+    except UnknownNameError as error:
+        return (f"environment.name: {error}",)
+    except ConfigError as error:
+        return (f"environment.options: {error}",)
+    return ()

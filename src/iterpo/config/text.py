@@ -149,5 +149,5 @@ def _load(text: str, source: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader with stricter scalars)
     except (yaml.YAMLError, ValueError) as error:
-        detail = " ".join(str(error).split())
+        detail = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
         raise ConfigError(f"{source} is not valid YAML: {detail}") from error

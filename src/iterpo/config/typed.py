@@ -22,7 +22,7 @@ __all__ = ["canonical_yaml", "dump", "parse"]
 T = TypeVar("T")
 
 
-def parse(cls: type[T], mapping: Mapping[str, Any], source: str) -> T:
+def parse(cls: type[T], mapping: Mapping[str, Any], source: str, also: Sequence[str] = ()) -> T:
     """An instance of a frozen dataclass (nested ones included) from plain values.
 
     Nothing is coerced but whole numbers to floats and texts to enum members and paths.
@@ -31,6 +31,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str) -> T:
         cls: Dataclass to build.
         mapping: Plain values, as YAML gives them.
         source: Where they come from, for messages.
+        also: Mistakes that the caller has found, to be told with the rest.
 
     Raises:
         ConfigError: with every unknown key, wrong type, wrong value and missing key at once,
@@ -54,6 +55,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str) -> T:
                 break
         else:
             break
+    mistakes += also
     if mistakes:
         raise all_in_one(source, mistakes)
     return instance

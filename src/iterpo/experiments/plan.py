@@ -251,13 +251,18 @@ def preset_names() -> tuple[str, ...]:
     )
 
 
-def load_plan(source: str | Path, overrides: Sequence[str] = ()) -> Plan:
+def load_plan(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    check: Callable[[Mapping[str, Any]], Sequence[str]] = lambda _: (),
+) -> Plan:
     """The plan of a YAML file or a preset, with ``a.b=c`` settings applied on top.
 
     Args:
         source: Path of a file, or the name of a preset (``demo``, ``paper``, ``smoke``). A file
             of that very name wins.
         overrides: Settings in order of precedence, lowest first.
+        check: Gives further mistakes of the plain values, to be told with the rest.
 
     Raises:
         ConfigError: with all mistakes of the plan at once.
@@ -275,7 +280,8 @@ def load_plan(source: str | Path, overrides: Sequence[str] = ()) -> Plan:
     else:
         values = read_yaml(path)
     named = f"the plan {source}" + (f" with {', '.join(overrides)}" if overrides else "")
-    return parse(Plan, override(values, overrides), named)
+    values = override(values, overrides)
+    return parse(Plan, values, named, check(values))
 
 
 _Rule = tuple[Callable[[Any], bool], str]
