@@ -39,6 +39,7 @@ __all__ = [
     "TemplateError",
     "TrainingError",
     "UnknownNameError",
+    "missing_extra",
 ]
 
 
@@ -60,6 +61,22 @@ class UnknownNameError(IterpoError, LookupError):
 
 class MissingExtraError(IterpoError, ImportError):
     """An optional package is needed; the message holds the command that installs it."""
+
+
+_TRAINING_STACK = {
+    *("torch", "transformers", "trl", "peft", "datasets", "accelerate", "safetensors", "gguf"),
+}
+
+
+def missing_extra(error: ImportError, what: str) -> MissingExtraError | None:
+    """What to say where ``what`` needs the training stack; None if another module is missing."""
+    name = str(error.name or "").partition(".")[0]
+    if name not in _TRAINING_STACK:
+        return None
+    return MissingExtraError(
+        f"{what} needs {name}, which is not installed. "
+        "Install the training stack: pip install 'iterpo[train]'"
+    )
 
 
 class DataError(IterpoError, ValueError):

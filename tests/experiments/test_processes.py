@@ -24,6 +24,21 @@ def test_an_error_raised_on_purpose_is_told_as_it_is(tmp_path: Path) -> None:
     assert "raunds: unknown key" in _spawn(tmp_path)
 
 
+def test_a_run_without_the_training_stack_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plan.yaml").write_text("policy: {threads: 1}\n")
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "torch.py").write_text(
+        "raise ModuleNotFoundError('No module named torch', name='torch')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "shadow"))
+    told = _spawn(tmp_path)
+    assert "a run needs torch, which is not installed" in told
+    assert "iterpo[train]" in told
+    assert "Traceback" not in told
+
+
 def test_the_error_of_an_earlier_attempt_is_not_told_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,13 +25,9 @@ from iterpo.cli import (
     show,
 )
 from iterpo.cli.output import examples, remark, say
-from iterpo.errors import IterpoError
+from iterpo.errors import IterpoError, missing_extra
 
 __all__ = ["app"]
-
-_TRAINING_STACK = {
-    *("torch", "transformers", "trl", "peft", "datasets", "accelerate", "safetensors", "gguf"),
-}
 
 
 class _Guarded(TyperGroup):
@@ -53,16 +49,11 @@ class _Guarded(TyperGroup):
             raise typer.Exit(2) from None
 
 
-def _message(error: Exception) -> str | None:
+def _message(error: IterpoError | ModuleNotFoundError) -> str | None:
     if isinstance(error, IterpoError):
         return str(error)
-    name = str(getattr(error, "name", "")).partition(".")[0]
-    if name not in _TRAINING_STACK:
-        return None
-    return (
-        f"this command needs {name}, which is not installed. "
-        "Install the training stack: pip install 'iterpo[train]'"
-    )
+    missing = missing_extra(error, "this command")
+    return str(missing) if missing else None
 
 
 app = typer.Typer(

@@ -81,7 +81,8 @@ def locate(data_dir: str | None, game: str, folder: str, names: Sequence[str]) -
     if not data_dir:
         raise MissingDataError(
             f"{game}: no data folder was given. It needs {wanted} in the native format; "
-            f"set the option data_dir to the folder that holds them (or that holds {folder}/)"
+            "set the option data_dir (for commands also the variable ITERPO_DATA) to the folder "
+            f"that holds them (or that holds {folder}/)"
         )
     base = Path(data_dir).expanduser()
     places = (base / folder, base)

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from iterpo.artifacts import naming_full_disk
-from iterpo.errors import IterpoError, UnknownNameError
+from iterpo.errors import IterpoError, UnknownNameError, missing_extra
 from iterpo.experiments.events import Report, encode
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.plan import load_plan
@@ -61,8 +61,11 @@ def main(arguments: list[str]) -> int:
         try:
             with naming_full_disk(folder):
                 execute(folder, key, lambda event: _tell(pipe.write, encode(event)))
-        except IterpoError as error:
-            sys.stderr.write(f"\niterpo: {error}\n")
+        except (IterpoError, ModuleNotFoundError) as error:
+            told = error if isinstance(error, IterpoError) else missing_extra(error, "a run")
+            if told is None:
+                raise
+            sys.stderr.write(f"\niterpo: {told}\n")
             return 2
     return 0
 
