@@ -64,6 +64,8 @@ ERRORS = {
     "config check nope": "demo, paper, smoke",
     "config check smoke --set q.gama=1 --set rounds=0": "2 mistakes",
     "config check smoke --set environment.name=chess": "'chess'",
+    "config check smoke --set environment.name=chess --set rounds=0": "2 mistakes",
+    "config check smoke --set environment.options.closing=x --set rounds=0": "2 mistakes",
     "config check smoke --set environment.options.promptstyle=compact": "prompt_style",
     "config check smoke --set nonsense": "key=value",
     "run smoke --set colect.scenarios=3": "Did you mean collect?",
@@ -223,7 +225,7 @@ def test_the_table_of_rounds_holds_every_measure(call: Call, run_folder: Path) -
     assert [r["round"] for r in facts["rounds"]] == [0, 1]
     assert facts["best_round"] == 1
     text = call("show", run_folder, "--rounds").stdout
-    for part in ("0.400 ± 0.010", "0.600 ± 0.010", "pi_1 *", "agreement", "regret", "J (message)"):
+    for part in ("0.400 ± 0.010", "0.600 ± 0.010", "pi_1 *", "agreed", "regret", "J (msg)"):
         assert part in text, text
     for part in ("correlation", "0.200", "Q of pi_0", "peak MB", "1.5"):
         assert part in text, text
@@ -266,7 +268,7 @@ def test_demo_shows_rounds_a_conversation_before_and_after_and_the_places(
     monkeypatch.setattr("iterpo.experiments.loop.run.__kwdefaults__", _with_fake())
     done = call("demo")
     assert done.exit_code == 0, done.output
-    for part in ("pi_0", "pi_2 *", "agreement", "regret", "Q of pi_1", "result.json"):
+    for part in ("pi_0", "pi_2 *", "agreed", "regret", "Q of pi_1", "result.json"):
         assert part in done.stdout, part
     before, after = (f"ult-p100-r6-0, round {i}, replica 0" for i in (0, 2))
     assert done.stdout.index(before) < done.stdout.index(after), "the same kernel, in this order"

@@ -1,4 +1,4 @@
-"""``iterpo config``: check, show and describe plans."""
+"""``iterpo config``: check and show plans, and print their schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from iterpo.cli.output import examples, print_json, say
 __all__ = ["app", "check", "schema", "show"]
 
 app = typer.Typer(
-    help="Check, show and describe plans.", no_args_is_help=True, rich_markup_mode="rich"
+    help="Check and show plans, and print their schema.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 
 PlanName = Annotated[
@@ -22,7 +24,9 @@ PlanName = Annotated[
 
 
 @app.command(
-    epilog=examples("iterpo config check plan.yaml", "iterpo config check demo --set q.lr=1e-3")
+    epilog=examples(
+        "iterpo config check plan.yaml", "iterpo config check demo --set q.learning_rate=1e-3"
+    )
 )
 def check(plan: PlanName, settings: Settings = None, as_json: Json = False) -> None:
     """Check a plan: every mistake at once, exit code 2 if there is one.

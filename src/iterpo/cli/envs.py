@@ -82,11 +82,11 @@ def show(
 
 
 def _text(value: Any) -> str:
-    return " ".join(value.split()) if isinstance(value, str) else number(value)
+    return " ".join(value.split()).replace("``", "`") if isinstance(value, str) else number(value)
 
 
 def _sheet(game: Environment) -> str:
-    return (sys.modules[type(game).__module__].__doc__ or game.name).strip()
+    return (sys.modules[type(game).__module__].__doc__ or game.name).strip().replace("``", "`")
 
 
 def _one_scenario(game: Environment) -> tuple[dict[str, Any], dict[str, Any], str]:

@@ -13,8 +13,8 @@ __all__ = ["as_json", "print_rounds", "print_timings"]
 
 _MEASURES = (
     ("J_agent_turn", "J"),
-    ("J_message", "J (message)"),
-    ("agreement", "agreement"),
+    ("J_message", "J (msg)"),
+    ("agreement", "agreed"),
     ("turns", "turns"),
     ("reward", "reward"),
     ("regret_agent_turn", "regret"),
@@ -23,7 +23,7 @@ _MEASURES = (
 
 def print_rounds(run: RunFacts) -> None:
     """One table for held-out and training kernels, and one for the health of Q."""
-    for split, name in (("heldout", "held-out kernels"), ("train", "training kernels")):
+    for split, name in (("heldout", "Held-out kernels"), ("train", "Training kernels")):
         rows = [
             (
                 f"pi_{r.round}" + (" *" if r.round == run.best_round else ""),
@@ -32,8 +32,10 @@ def print_rounds(run: RunFacts) -> None:
             )
             for r in run.rounds
         ]
-        columns = ("policy", *(title for _, title in _MEASURES), "conversations")
-        print_table(f"{name[0].upper()}{name[1:]} (mean ± standard error)", columns, rows)
+        if not rows:
+            continue
+        columns = ("policy", *(title for _, title in _MEASURES), "talks")
+        print_table(f"{name} (mean ± standard error)", columns, rows)
     _print_health(run)
     if run.best_round is not None:
         say(f"* best collected J in {run.plan.q.discount_unit} units: the policy to deploy")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +95,13 @@ class ValueHead(nn.Module):
 class QFunction:
     """Q^pi as a ``Reward``: a frozen backbone and a head fitted to returns (Observation 3.5)."""
 
-    backbone: Backbone
+    backbone: Backbone = field(repr=False)
     """Frozen weights that give the features."""
-    head: ValueHead
+    head: ValueHead = field(repr=False)
     """Fitted head, on the CPU, in evaluation mode."""
     config: QConfig
     """How it was fitted."""
-    report: QHealth | None = None
+    report: QHealth | None = field(default=None, repr=False)
     """How far to trust it; None for one that was loaded (the report is stored beside it)."""
 
     @property
