@@ -98,9 +98,12 @@ def open_sealed(folder: Path, kind: str | None = None) -> dict[str, Any]:
         )
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
-        files = manifest["files"]
-        found = manifest["kind"]
-    except (ValueError, KeyError, TypeError) as error:
+        files = {
+            str(name): {"bytes": int(fact["bytes"]), "sha256": str(fact["sha256"])}
+            for name, fact in manifest["files"].items()
+        }
+        found, _ = manifest["kind"], manifest["facts"].keys()
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{path} is corrupt ({error}); delete {folder} and resume.") from error
     if kind is not None and found != kind:
         raise ArtifactError(f"{folder} holds {found!r}, but {kind!r} is needed here.")

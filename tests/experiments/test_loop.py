@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from iterpo.artifacts import seal, write_atomic
+from iterpo.config import canonical_yaml
 from iterpo.errors import ArtifactError, ResumeError
 from iterpo.experiments.events import Event, Report, decode, encode
 from iterpo.experiments.ledger import LEDGER, Ledger
 from iterpo.experiments.loop import run
 from iterpo.experiments.plan import Plan
+from iterpo.experiments.results import read_run
 
 PLAN = Plan(rounds=2, stop_when_q_converged=0.1)
 
@@ -152,3 +154,32 @@ def test_what_to_delete_is_the_whole_phase_that_a_manifest_seals(tmp_path: Path)
     again = Phases()
     run(PLAN, tmp_path / "r", resume=True, execute=again)
     assert again.ran == ["round-0/update"]
+
+
+def test_a_run_refused_by_its_checks_can_be_started_again_with_a_corrected_plan(
+    tmp_path: Path,
+) -> None:
+    dying = Phases()
+    dying.die_at = "preflight"
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(PLAN, seed=9), tmp_path / "r", execute=dying)
+    again = Phases()
+    run(PLAN, tmp_path / "r", execute=again)
+    assert again.ran == ORDER
+    with pytest.raises(ResumeError, match="--resume"):
+        run(PLAN, tmp_path / "r", execute=Phases())
+
+
+def test_a_plan_changed_under_a_run_is_noticed(tmp_path: Path) -> None:
+    run(PLAN, tmp_path / "r", execute=Phases())
+    other = replace(PLAN, seed=3)
+    (tmp_path / "r" / "plan.yaml").write_text(canonical_yaml(other))
+    with pytest.raises(ArtifactError, match="not the plan that this run was started with"):
+        run(other, tmp_path / "r", resume=True, execute=Phases())
+
+
+def test_a_corrupt_result_names_the_command_that_writes_it_anew(tmp_path: Path) -> None:
+    run(PLAN, tmp_path / "r", execute=Phases())
+    (tmp_path / "r" / "result.json").write_text('{"best')
+    with pytest.raises(ArtifactError, match="--resume"):
+        read_run(tmp_path / "r")

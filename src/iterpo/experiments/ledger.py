@@ -43,15 +43,23 @@ class Ledger:
                 another plan (the message lists what differs), or if another process works on it.
         """
         known = folder / PLAN
-        if known.exists():
+        begun = known.exists() and _has_work(folder)
+        if begun:
             _check_same_plan(folder, plan, resume)
-        elif folder.exists() and any(map(_foreign, folder.iterdir())):
+        elif not known.exists() and folder.exists() and any(map(_foreign, folder.iterdir())):
             raise ResumeError(
                 f"{folder} is not empty and holds no run. Name a new or empty folder with --out."
             )
         lock = _acquire(folder)
-        if not known.exists():
+        if not (known.exists() and _has_work(folder)):
+            # New, or refused by the checks of its preflight: a corrected plan takes it over.
             write_atomic(known, canonical_yaml(plan))
+        elif not begun:
+            lock.close()
+            raise ResumeError(
+                f"another process has begun a run in {folder} meanwhile. Continue it with "
+                "--resume, or choose another folder with --out."
+            )
         return cls(folder, plan, lock)
 
     @property
@@ -102,6 +110,11 @@ def _foreign(path: Path) -> bool:
     return path.name not in (_LOCK, f".{PLAN}.part")
 
 
+def _has_work(folder: Path) -> bool:
+    """Whether a run got past its preflight, so that there is something to lose."""
+    return is_sealed(folder / "preflight") or any(folder.glob("round-*"))
+
+
 def _acquire(folder: Path) -> IO[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = (folder / _LOCK).open("ab")
@@ -133,6 +146,7 @@ def _check_same_plan(folder: Path, plan: Plan, resume: bool) -> None:
             f"{folder / PLAN} can't be read ({error}); start a new run in another folder."
         ) from error
     if known.identity() == plan.identity():
+        _check_unedited(folder, plan)
         return
     lines = _difference(known, plan)
     raise ResumeError(
@@ -140,6 +154,20 @@ def _check_same_plan(folder: Path, plan: Plan, resume: bool) -> None:
         + "\n  ".join(lines)
         + "\nResume with the plan that it was started with, or choose another folder with --out."
     )
+
+
+def _check_unedited(folder: Path, plan: Plan) -> None:
+    """An emptied plan.yaml is a valid plan of defaults, and would go on as another experiment."""
+    try:
+        noted = json.loads((folder / LEDGER).read_text())["plan_sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # killed before it was written; it is written anew from the phases
+    if noted != plan.identity():
+        raise ArtifactError(
+            f"{folder / PLAN} is not the plan that this run was started with ({folder / LEDGER} "
+            f"notes {str(noted)[:12]}, the file gives {plan.identity()[:12]}): it was changed or "
+            "cut off. Restore it, or start a new run in another folder."
+        )
 
 
 def _difference(known: Plan, given: Plan) -> list[str]:

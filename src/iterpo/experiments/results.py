@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from iterpo.artifacts import is_sealed, open_sealed
-from iterpo.errors import MissingDataError
+from iterpo.errors import ArtifactError, MissingDataError
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.loop import RESULT
 from iterpo.experiments.phases import TIMINGS
@@ -68,14 +69,33 @@ def read_run(folder: Path) -> RunFacts:
                 open_sealed(update)["facts"] if is_sealed(update) else None,
             )
         )
-    result = folder / RESULT
-    best = json.loads(result.read_text())["best_round"] if result.is_file() else None
-    timings = folder / TIMINGS
-    lines = timings.read_text().splitlines() if timings.is_file() else []
     return RunFacts(
         folder,
         load_plan(folder / PLAN),
         tuple(rounds),
-        best,
-        tuple(json.loads(line) for line in lines),
+        _best_round(folder / RESULT),
+        _timings(folder / TIMINGS),
     )
+
+
+def _best_round(path: Path) -> int | None:
+    if not path.is_file():
+        return None
+    try:
+        return int(json.loads(path.read_text())["best_round"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"{path} is corrupt ({error}); it is written anew by `iterpo run {path.parent} "
+            "--resume`, which skips all finished work."
+        ) from error
+
+
+def _timings(path: Path) -> tuple[dict[str, Any], ...]:
+    """Rows that can be read: a kill or a full disk may have cut one off, and no result needs it."""
+    rows: list[dict[str, Any]] = []
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and {"phase", "wall_s", "peak_memory_mb"} <= row.keys():
+                rows.append(row)
+    return tuple(rows)
