@@ -95,3 +95,20 @@ def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(
         write_atomic(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["x.txt"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "3",
+        "{}",
+        '{"kind": "k", "facts": {}, "files": []}',
+        '{"kind": "k", "facts": 3, "files": {}}',
+        '{"kind": "k", "facts": {}, "files": {"x": 3}}',
+    ],
+)
+def test_a_manifest_of_another_shape_is_corrupt(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ArtifactError, match="corrupt"):
+        open_sealed(tmp_path)

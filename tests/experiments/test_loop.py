@@ -17,6 +17,7 @@ from iterpo.experiments.ledger import LEDGER, Ledger
 from iterpo.experiments.loop import run
 from iterpo.experiments.plan import Plan
 from iterpo.experiments.results import read_run
+from iterpo.experiments.results import read_run
 
 PLAN = Plan(rounds=2, stop_when_q_converged=0.1)
 
@@ -91,6 +92,40 @@ def test_resuming_into_a_run_of_another_plan_lists_what_differs(tmp_path: Path) 
     assert "seed: 0 -> 7" in str(caught.value)
     assert "q.gamma: 0.9 -> 0.5" in str(caught.value)
     run(replace(PLAN, name="renamed"), tmp_path / "r", resume=True, execute=Phases())
+
+
+def test_a_plan_refused_by_its_preflight_can_be_corrected_in_the_same_folder(
+    tmp_path: Path,
+) -> None:
+    refused = Phases()
+    refused.die_at = "preflight"
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(PLAN, seed=7), tmp_path / "r", execute=refused)
+    run(PLAN, tmp_path / "r", execute=Phases())
+    assert json.loads((tmp_path / "r" / LEDGER).read_text())["plan_sha256"] == PLAN.identity()
+    with pytest.raises(ResumeError, match="another plan"):
+        run(replace(PLAN, seed=7), tmp_path / "r", resume=True, execute=Phases())
+
+
+def test_a_stored_plan_that_was_emptied_is_no_plan_of_defaults(tmp_path: Path) -> None:
+    run(PLAN, tmp_path / "r", execute=Phases())
+    (tmp_path / "r/plan.yaml").write_text("")
+    again = Phases()
+    with pytest.raises(ArtifactError, match="not the plan that this run was started with"):
+        run(Plan(), tmp_path / "r", resume=True, execute=again)
+    assert again.ran == []
+
+
+def test_a_timing_cut_off_by_a_full_disk_costs_nothing_else(tmp_path: Path) -> None:
+    run(PLAN, tmp_path / "r", execute=Phases())
+    row = {"phase": "preflight", "wall_s": 1.0, "peak_memory_mb": 9.0}
+    (tmp_path / "r/timings.jsonl").write_text('{"phase": "pre\n' + json.dumps(row) + "\n[]\n{}\n")
+    assert read_run(tmp_path / "r").timings == (row,)
+    (tmp_path / "r/result.json").write_text("{")
+    with pytest.raises(ArtifactError, match=r"result\.json is corrupt .*--resume"):
+        read_run(tmp_path / "r")
+    run(PLAN, tmp_path / "r", resume=True, execute=Phases())
+    assert read_run(tmp_path / "r").best_round == 1
 
 
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
