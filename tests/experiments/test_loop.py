@@ -17,7 +17,6 @@ from iterpo.experiments.ledger import LEDGER, Ledger
 from iterpo.experiments.loop import run
 from iterpo.experiments.plan import Plan
 from iterpo.experiments.results import read_run
-from iterpo.experiments.results import read_run
 
 PLAN = Plan(rounds=2, stop_when_q_converged=0.1)
 
