@@ -90,12 +90,14 @@ def test_pain_49_two_kills_then_the_same_bytes(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_pain_49_twenty_kills_then_the_same_bytes(
-    plan: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    where = _kill_and_resume(plan, tmp_path / "run", kills=20, seed=2, longest_s=8)
+def test_pain_49_twenty_kills_then_the_same_bytes(plan: Path, tmp_path: Path) -> None:
+    long = tmp_path / "plan.yaml"  # long enough that twenty kills fall into one run
+    long.write_text(plan.read_text().replace("rounds: 1\n", "rounds: 4\n"))
+    _finish(long, tmp_path / "whole")
+    where = _kill_and_resume(long, tmp_path / "run", kills=20, seed=2, longest_s=6.5)
     print("\n".join(where))  # noqa: T201 - shown with -s: where the kills fell
-    assert results(tmp_path / "run") == results(undisturbed)
+    assert sum("exit -9" in w for w in where) == 20, "the run ended before twenty kills"
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
 @pytest.mark.slow
