@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +98,25 @@ def test_debug_shows_the_traceback(call: Call) -> None:
     assert done.exit_code == 2
     assert "Traceback" in done.stderr
     assert "MissingDataError" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_to_end_says_how_to_go_on(
+    call: Call, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)
+    monkeypatch.setattr(
+        "iterpo.experiments.results.read_run", lambda _: os.kill(os.getpid(), number)
+    )
+    try:
+        done = call("show", "anything")
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert done.exit_code == 128 + number
+    assert "ended by a signal" in done.stderr
+    assert "--resume" in done.stderr
 
 
 def test_an_interrupt_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

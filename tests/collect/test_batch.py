@@ -192,3 +192,14 @@ def test_the_pace_counts_what_this_attempt_played(monkeypatch: pytest.MonkeyPatc
     assert facts["conversations_per_s"] == 1.0
     assert facts["tokens_per_s"] == 100.0
     assert facts["agreement"] == 0.5
+
+
+def test_half_a_character_is_a_recorded_failure_and_the_batch_can_be_stored(
+    tmp_path: Path,
+) -> None:
+    table = Table(Toy(), Voice("a"), Voice("\ud800"))
+    played = collect_into(tmp_path / "log", table, _places(3, 2))
+    failed = [c for c in played if c.outcome.ending is Ending.INFRASTRUCTURE_FAILURE]
+    assert failed
+    assert all("half a character" in c.outcome.detail for c in failed)
+    assert read_conversations(tmp_path / "log") == played

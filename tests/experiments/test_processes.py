@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from iterpo.errors import PhaseError
+from iterpo.errors import PhaseError, StorageFullError
 from iterpo.experiments import phases, processes
 from iterpo.experiments.events import ignore
 
@@ -61,3 +62,16 @@ def test_a_full_disk_in_the_middle_of_a_phase_says_what_to_do(
     events = os.open(tmp_path / "events", os.O_WRONLY | os.O_CREAT)  # main closes it
     assert phases.main([str(tmp_path), "round-0/update", str(events)]) == 2
     assert "the disk is full" in capsys.readouterr().err
+
+
+def test_a_disk_too_full_for_a_log_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message on standard error is lost there too, and an empty log explains nothing."""
+    dumb = tmp_path / "python"
+    dumb.write_text("#!/bin/sh\nexit 1\n")
+    dumb.chmod(0o755)
+    monkeypatch.setattr(processes.sys, "executable", str(dumb))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    with (tmp_path / ".lock").open("ab") as lock, pytest.raises(StorageFullError, match="--resume"):
+        processes.spawn(tmp_path, "preflight", lock.fileno(), ignore)

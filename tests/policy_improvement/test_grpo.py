@@ -329,6 +329,14 @@ def test_a_reward_of_the_wrong_length_is_an_error(
         Run(make_backbone(), tmp_path, reward=lambda s, r: [0.0] * 3)
 
 
+@pytest.mark.parametrize("given", [0.5, None, ["good"] * 16, [[0.1, 0.2]] * 16])
+def test_a_reward_that_is_no_number_per_response_is_told_as_given(
+    make_backbone: MakeBackbone, tmp_path: Path, given: Any
+) -> None:
+    with pytest.raises(TrainingError, match=r"the reward returned .* a number per response"):
+        Run(make_backbone(), tmp_path, reward=lambda s, r: given)
+
+
 def test_bad_inputs_fail_before_the_first_sample(
     make_backbone: MakeBackbone, tmp_path: Path
 ) -> None:

@@ -44,7 +44,7 @@ def check(plan: PlanName, settings: Settings = None, as_json: Json = False) -> N
 
 
 @app.command(epilog=examples("iterpo config schema > iterpo-plan.schema.json"))
-def schema() -> None:
+def schema(as_json: Json = False) -> None:  # noqa: ARG001 - it is JSON in any case
     """Print the JSON Schema of plans, with a description of every key."""
     from iterpo.config import json_schema
     from iterpo.experiments.plan import Plan

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -35,10 +39,14 @@ class _Guarded(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            remark("\niterpo: interrupted. Finished work is kept; add --resume to go on.")
-            raise typer.Exit(130) from None
+            with _ending_when_told():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            code = int(stop.args[0]) if stop.args else 130
+            how = "interrupted" if code == 130 else "ended by a signal"
+            with contextlib.suppress(OSError):  # a terminal that was closed can't be told
+                remark(f"\niterpo: {how}. Finished work is kept; add --resume to go on.")
+            raise typer.Exit(code) from None
         except (IterpoError, ModuleNotFoundError) as error:
             message = _message(error)
             if message is None:
@@ -47,6 +55,26 @@ class _Guarded(TyperGroup):
                 traceback.print_exc()
             remark(f"iterpo: {message}")
             raise typer.Exit(2) from None
+
+
+@contextlib.contextmanager
+def _ending_when_told() -> Iterator[None]:
+    """SIGTERM and a closed terminal end a command as Ctrl-C does: children first, with a word."""
+
+    def stop(number: int, _: object) -> None:
+        raise KeyboardInterrupt(128 + number)
+
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    wanted = [number for name in names if (number := getattr(signal, name, None)) is not None]
+    # One that is ignored stays so: `nohup iterpo run` outlives its terminal.
+    taken = [number for number in wanted if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _message(error: IterpoError | ModuleNotFoundError) -> str | None:

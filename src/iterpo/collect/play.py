@@ -43,6 +43,7 @@ async def play(table: Table, seat: Seat) -> Conversation:
         while (outcome := env.read(scenario, turns)) is None:
             role = turns[-1].role.other
             reply = await parties[role].reply(env.view(scenario, role, turns))
+            _check_characters(reply.text)
             turns.append(reply.turn(role))
         if outcome.ending.scored and not _finite(outcome.reward):
             raise DataError(f"{env.name} gave the reward {outcome.reward!r}, no finite number")
@@ -69,6 +70,16 @@ async def play(table: Table, seat: Seat) -> Conversation:
         replica=seat.replica,
         seed=seat.seed,
     )
+
+
+def _check_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"a reply holds half a character ({text[error.start]!r}, a lone surrogate), which can "
+            "be neither tokenised nor stored"
+        ) from error
 
 
 def _finite(reward: float | None) -> bool:

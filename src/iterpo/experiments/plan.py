@@ -272,8 +272,8 @@ def load_plan(
         known = preset_names()
         if str(source) not in known:
             raise ConfigError(
-                f"no plan at {str(source)!r}: give a YAML file, or one of the presets "
-                f"{', '.join(known)}."
+                f"no plan at {str(source)!r}: give a YAML file, the folder of a run, or one of the "
+                f"presets {', '.join(known)}."
             )
         with resources.as_file(resources.files("iterpo.experiments") / "presets") as folder:
             values = read_yaml(folder / f"{source}.yaml")

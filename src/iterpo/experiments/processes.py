@@ -7,22 +7,25 @@ to a log file, inherits the lock of the run folder, and ends itself when the par
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from iterpo.errors import PhaseError
+from iterpo.errors import PhaseError, StorageFullError
 from iterpo.experiments import events
 
 __all__ = ["spawn"]
 
 _TAIL_LINES = 15
+_SMALL_FILE = 4096
 
 
 def spawn(folder: Path, key: str, lock_fd: int, report: events.Report) -> None:
     """Run a phase of the run in ``folder`` and forward its events.
 
     Raises:
+        StorageFullError: if there was no room even for its log.
         PhaseError: if the process ends without finishing; the message holds the end of its log.
     """
     log = folder / "logs" / f"{key.replace('/', '-')}.log"
@@ -50,8 +53,18 @@ def spawn(folder: Path, key: str, lock_fd: int, report: events.Report) -> None:
             child.wait()
         if child.stdin:
             child.stdin.close()
+    if code > 0 and not log.stat().st_size and not _room(log.parent):
+        raise StorageFullError(
+            f"the disk that holds {folder} is full, so phase {key} could not even write its log. "
+            "Everything finished before is kept: free some space and run the same command with "
+            "--resume."
+        )
     if code != 0:
         raise PhaseError(_explain(key, code, log, start))
+
+
+def _room(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free >= _SMALL_FILE
 
 
 def _explain(key: str, code: int, log: Path, start: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -56,6 +57,9 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
             j_star=lambda scenario: partner.j_star(scenario, plan.q.gamma),
             progress=_progress(key, split.value, report),
         )
+        if not any(c.outcome.ending.scored for c in conversations):
+            # Nothing worth keeping: once the cause is gone, resuming plays this batch again.
+            shutil.rmtree(folder / key / split.value)
         facts[split.value] = measure(conversations, plan.q.gamma).to_dict()
     seal(folder / key, "deploy", facts)
 

@@ -179,9 +179,11 @@ def scored(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
     if not kept:
         endings = Counter(c.outcome.ending.value for c in conversations)
         found = ", ".join(f"{n} {e}" for e, n in sorted(endings.items())) or "none was given"
+        cause = next((c.outcome.detail for c in conversations if c.outcome.detail), "")
         raise BatchError(
             f"no conversation has a reward, so nothing can be measured ({found}); failures are "
             "never counted as zero: collect again once their cause is gone"
+            + (f". The first one: {cause}" if cause else "")
         )
     return kept
 

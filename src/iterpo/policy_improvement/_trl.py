@@ -185,15 +185,20 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         chat = self.job.backbone.chat
         responses = [Response(chat.decode(ids), tuple(ids)) for ids in completion_ids_list]
         with self.tally.timed("reward"):
-            scores = list(self.job.reward(states, responses))
+            given = self.job.reward(states, responses)
+        try:
+            scores = [float("nan") if s is None else float(s) for s in given]
+        except (TypeError, ValueError) as error:
+            raise TrainingError(
+                f"the reward returned {given!r:.80}; it must return a number per response, in a "
+                f"sequence, and None where it has none ({error})"
+            ) from error
         if len(scores) != len(responses):
             raise TrainingError(
                 f"the reward returned {len(scores)} scores for {len(responses)} responses; it must "
                 "return one per response, None where it has none"
             )
-        values = torch.tensor(
-            [float("nan") if s is None else float(s) for s in scores], dtype=torch.float64
-        )
+        values = torch.tensor(scores, dtype=torch.float64)
         self._rewards = values.masked_fill(~values.isfinite(), float("nan"))
         return self._rewards.float().unsqueeze(1).to(self.accelerator.device)
 
