@@ -62,6 +62,15 @@ class _Dumper(yaml.SafeDumper):
 
 _resolve_like_yaml_1_2(_Loader)
 _resolve_like_yaml_1_2(_Dumper)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # YAML also breaks lines at these, and folds them away in other styles than the quoted one.
+    style = '"' if set(text) & set("\x85\u2028\u2029\ufeff") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
