@@ -100,18 +100,29 @@ def test_a_plan_refused_by_its_preflight_can_be_corrected_in_the_same_folder(
     refused.die_at = "preflight"
     with pytest.raises(KeyboardInterrupt):
         run(replace(PLAN, seed=7), tmp_path / "r", execute=refused)
-    run(PLAN, tmp_path / "r", execute=Phases())
+    again = Phases()
+    run(PLAN, tmp_path / "r", execute=again)
+    assert again.ran == ORDER
     assert json.loads((tmp_path / "r" / LEDGER).read_text())["plan_sha256"] == PLAN.identity()
+    with pytest.raises(ResumeError, match="--resume"):
+        run(PLAN, tmp_path / "r", execute=Phases())
     with pytest.raises(ResumeError, match="another plan"):
         run(replace(PLAN, seed=7), tmp_path / "r", resume=True, execute=Phases())
 
 
-def test_a_stored_plan_that_was_emptied_is_no_plan_of_defaults(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        pytest.param("", Plan(), id="emptied: no plan of defaults"),
+        pytest.param(canonical_yaml(replace(PLAN, seed=3)), replace(PLAN, seed=3), id="edited"),
+    ],
+)
+def test_a_stored_plan_that_was_changed_is_noticed(tmp_path: Path, text: str, plan: Plan) -> None:
     run(PLAN, tmp_path / "r", execute=Phases())
-    (tmp_path / "r/plan.yaml").write_text("")
+    (tmp_path / "r/plan.yaml").write_text(text)
     again = Phases()
     with pytest.raises(ArtifactError, match="not the plan that this run was started with"):
-        run(Plan(), tmp_path / "r", resume=True, execute=again)
+        run(plan, tmp_path / "r", resume=True, execute=again)
     assert again.ran == []
 
 
@@ -188,32 +199,3 @@ def test_what_to_delete_is_the_whole_phase_that_a_manifest_seals(tmp_path: Path)
     again = Phases()
     run(PLAN, tmp_path / "r", resume=True, execute=again)
     assert again.ran == ["round-0/update"]
-
-
-def test_a_run_refused_by_its_checks_can_be_started_again_with_a_corrected_plan(
-    tmp_path: Path,
-) -> None:
-    dying = Phases()
-    dying.die_at = "preflight"
-    with pytest.raises(KeyboardInterrupt):
-        run(replace(PLAN, seed=9), tmp_path / "r", execute=dying)
-    again = Phases()
-    run(PLAN, tmp_path / "r", execute=again)
-    assert again.ran == ORDER
-    with pytest.raises(ResumeError, match="--resume"):
-        run(PLAN, tmp_path / "r", execute=Phases())
-
-
-def test_a_plan_changed_under_a_run_is_noticed(tmp_path: Path) -> None:
-    run(PLAN, tmp_path / "r", execute=Phases())
-    other = replace(PLAN, seed=3)
-    (tmp_path / "r" / "plan.yaml").write_text(canonical_yaml(other))
-    with pytest.raises(ArtifactError, match="not the plan that this run was started with"):
-        run(other, tmp_path / "r", resume=True, execute=Phases())
-
-
-def test_a_corrupt_result_names_the_command_that_writes_it_anew(tmp_path: Path) -> None:
-    run(PLAN, tmp_path / "r", execute=Phases())
-    (tmp_path / "r" / "result.json").write_text('{"best')
-    with pytest.raises(ArtifactError, match="--resume"):
-        read_run(tmp_path / "r")

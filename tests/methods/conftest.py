@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,14 +11,6 @@ from iterpo.domain import Conversation, Ending, Outcome, PolicyRef, Role, Turn  
 from iterpo.methods import RoundBatch  # noqa: E402
 from iterpo.models import hub  # noqa: E402
 from iterpo.testing.tiny_model import tiny_model  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -37,22 +37,28 @@ def forward(backbone: Backbone, ids: list[int]) -> torch.Tensor:
     return logits
 
 
+def greedy_by_transformers(tiny: Backbone, prompt: list[int], penalty: float) -> list[int]:
+    """What transformers' own generate says, with every default overruled."""
+    ids = tiny.model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=16,
+        do_sample=False,
+        repetition_penalty=penalty,
+        temperature=1.0,
+        pad_token_id=266,
+    )
+    found: list[int] = ids[0, len(prompt) :].tolist()
+    return found
+
+
 def test_pain_40_greedy_equals_transformers_and_no_checkpoint_default_leaks_in(
     tiny: Backbone,
 ) -> None:
     assert tiny.model.generation_config.repetition_penalty == 1.7  # what must not be applied
     ours = generate(tiny, PROMPTS, GREEDY, [0] * 4)
     for prompt, got in zip(PROMPTS, ours, strict=True):
-        theirs = tiny.model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=16,
-            do_sample=False,
-            repetition_penalty=1.0,
-            temperature=1.0,
-            pad_token_id=266,
-        )[0, len(prompt) :].tolist()
-        assert list(got.token_ids) == theirs
+        assert list(got.token_ids) == greedy_by_transformers(tiny, prompt, 1.0)
     penalised = generate(
         tiny, PROMPTS, Sampling(temperature=0, max_new_tokens=16, repetition_penalty=1.7), [0] * 4
     )
@@ -63,16 +69,7 @@ def test_an_asked_for_repetition_penalty_equals_transformers(tiny: Backbone) -> 
     sampling = Sampling(temperature=0, max_new_tokens=16, repetition_penalty=1.7)
     ours = generate(tiny, PROMPTS, sampling, [0] * 4)
     for prompt, got in zip(PROMPTS, ours, strict=True):
-        theirs = tiny.model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=16,
-            do_sample=False,
-            repetition_penalty=1.7,
-            temperature=1.0,
-            pad_token_id=266,
-        )[0, len(prompt) :].tolist()
-        assert list(got.token_ids) == theirs
+        assert list(got.token_ids) == greedy_by_transformers(tiny, prompt, 1.7)
 
 
 @pytest.mark.parametrize(
