@@ -1,6 +1,15 @@
 """What a conversation is: frozen values, standard library only, no I/O."""
 
-from iterpo.domain.conversation import Conversation, Message, Role, Sampled, Sampling, Turn, View
+from iterpo.domain.conversation import (
+    Conversation,
+    Exploration,
+    Message,
+    Role,
+    Sampled,
+    Sampling,
+    Turn,
+    View,
+)
 from iterpo.domain.decision import (
     Decision,
     DiscountUnit,
@@ -22,6 +31,7 @@ __all__ = [
     "Decision",
     "DiscountUnit",
     "Ending",
+    "Exploration",
     "Message",
     "Outcome",
     "PolicyRef",

@@ -8,7 +8,16 @@ from enum import StrEnum
 
 from iterpo.domain.outcome import Outcome
 
-__all__ = ["Conversation", "Message", "Role", "Sampled", "Sampling", "Turn", "View"]
+__all__ = [
+    "Conversation",
+    "Exploration",
+    "Message",
+    "Role",
+    "Sampled",
+    "Sampling",
+    "Turn",
+    "View",
+]
 
 
 class Role(StrEnum):
@@ -128,6 +137,21 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Exploration:
+    """What was drawn to make the agent of one conversation explore (section 3.4)."""
+
+    traits: Mapping[str, str] = field(default_factory=dict)
+    """Value by trait, e.g. ``{"tone": "warm"}``; empty if the plain policy was drawn."""
+    propensity: float = 1.0
+    """Probability of exactly this draw, in (0, 1]."""
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether the draw changed the distribution of the responses."""
+        return bool(self.traits)
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """A finished conversation with all that training and scoring need; no environment required."""
 
@@ -156,6 +180,8 @@ class Conversation:
     j_star: Mapping[str, float] = field(default_factory=dict)
     """Best attainable return by discount unit, and the ``gamma`` that it holds for, where the
     partner is scripted; else empty."""
+    exploration: Exploration | None = None
+    """Draw of the exploration that the agent was under; None where nothing was drawn."""
 
     def agent_view(self, n_turns: int) -> View:
         """What the agent saw after the first ``n_turns`` messages."""

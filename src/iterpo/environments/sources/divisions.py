@@ -1,6 +1,5 @@
-"""Raw data sets: found in a folder that the caller names, checked, parsed, and reported on.
+"""Deal or No Deal (Lewis et al. 2017, CC BY-NC 4.0): pools to divide, from its text files.
 
-Nothing is downloaded and nothing is shipped. Deal or No Deal (Lewis et al. 2017, CC BY-NC 4.0):
 ``train.txt``, ``val.txt``, ``test.txt``, one line per dialogue view; only the two input fields are
 used, as the same scenario appears in several lines.
 """
@@ -9,39 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from iterpo.errors import DataError, MissingDataError
+from iterpo.environments.sources.files import LoadReport
+from iterpo.errors import DataError
 
 __all__ = [
     "Division",
-    "LoadReport",
-    "locate",
     "read_divisions",
     "unordered",
     "without_shared",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """What was read, what was odd, what was left out."""
-
-    files: tuple[str, ...]
-    """Files read."""
-    rows: int
-    """Records in them."""
-    scenarios: int
-    """Distinct scenarios, whichever side is which."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Number of records, or of scenarios, per oddity."""
-
-    def adding(self, **counts: int) -> LoadReport:
-        """The report with further counts."""
-        return replace(self, counts={**self.counts, **counts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +49,6 @@ def unordered(division: Division) -> tuple[tuple[int, ...], ...]:
     True
     """
     return (division.counts, *sorted((division.you, division.them)))
-
-
-def locate(data_dir: str | None, game: str, folder: str, names: Sequence[str]) -> tuple[Path, ...]:
-    """Paths of a game's files, in ``data_dir`` itself or in its sub-folder ``folder``.
-
-    Raises:
-        MissingDataError: if no folder was given, or a file is absent.
-    """
-    wanted = ", ".join(names)
-    if not data_dir:
-        raise MissingDataError(
-            f"{game}: no data folder was given. It needs {wanted} in the native format; "
-            "set the option data_dir (for commands also the variable ITERPO_DATA) to the folder "
-            f"that holds them (or that holds {folder}/)"
-        )
-    base = Path(data_dir).expanduser()
-    places = (base / folder, base)
-    for place in places:
-        paths = tuple(place / name for name in names)
-        if all(path.is_file() for path in paths):
-            return paths
-    looked = " and ".join(str(place.absolute()) for place in places)
-    raise MissingDataError(
-        f"{game}: data_dir is {data_dir!r}; looked for {wanted} in {looked} and did not find "
-        "all of them. Put the files there or set the option data_dir to where they are"
-    )
 
 
 _ROW = re.compile(

@@ -1,0 +1,11 @@
+"""Raw data sets: found in a folder that the caller names, checked, parsed, and reported on."""
+
+from iterpo.environments.sources.divisions import (
+    Division,
+    read_divisions,
+    unordered,
+    without_shared,
+)
+from iterpo.environments.sources.files import LoadReport, locate
+
+__all__ = ["Division", "LoadReport", "locate", "read_divisions", "unordered", "without_shared"]

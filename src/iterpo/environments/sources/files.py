@@ -1,0 +1,58 @@
+"""Where a data set lies, and what was found in it.
+
+Nothing is downloaded unasked and nothing is shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from iterpo.errors import MissingDataError
+
+__all__ = ["LoadReport", "locate"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What was read, what was odd, what was left out."""
+
+    files: tuple[str, ...]
+    """Files read."""
+    rows: int
+    """Records in them."""
+    scenarios: int
+    """Distinct scenarios, whichever side is which."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Number of records, or of scenarios, per oddity."""
+
+    def adding(self, **counts: int) -> LoadReport:
+        """The report with further counts."""
+        return replace(self, counts={**self.counts, **counts})
+
+
+def locate(data_dir: str | None, game: str, folder: str, names: Sequence[str]) -> tuple[Path, ...]:
+    """Paths of a game's files, in ``data_dir`` itself or in its sub-folder ``folder``.
+
+    Raises:
+        MissingDataError: if no folder was given, or a file is absent.
+    """
+    wanted = ", ".join(names)
+    if not data_dir:
+        raise MissingDataError(
+            f"{game}: no data folder was given. It needs {wanted} in the native format; "
+            "set the option data_dir (for commands also the variable ITERPO_DATA) to the folder "
+            f"that holds them (or that holds {folder}/)"
+        )
+    base = Path(data_dir).expanduser()
+    places = (base / folder, base)
+    for place in places:
+        paths = tuple(place / name for name in names)
+        if all(path.is_file() for path in paths):
+            return paths
+    looked = " and ".join(str(place.absolute()) for place in places)
+    raise MissingDataError(
+        f"{game}: data_dir is {data_dir!r}; looked for {wanted} in {looked} and did not find "
+        "all of them. Put the files there or set the option data_dir to where they are"
+    )
