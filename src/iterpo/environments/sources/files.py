@@ -5,6 +5,7 @@ Nothing is downloaded unasked and nothing is shipped.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,10 +27,29 @@ class LoadReport:
     """Distinct scenarios, whichever side is which."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Number of records, or of scenarios, per oddity."""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    """File name -> checksum of what was read."""
+    published: Mapping[str, bool] = field(default_factory=dict)
+    """File name -> whether it is, byte for byte, the published file; False is worth a look."""
 
     def adding(self, **counts: int) -> LoadReport:
         """The report with further counts."""
         return replace(self, counts={**self.counts, **counts})
+
+    def checked(self, path: Path, published: Mapping[str, str]) -> LoadReport:
+        """The report with the checksum of one more file.
+
+        Args:
+            path: File that was read.
+            published: File name -> SHA-256 of the published file.
+        """
+        checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+        same = published.get(path.name) == checksum
+        return replace(
+            self,
+            sha256={**self.sha256, path.name: checksum},
+            published={**self.published, path.name: same},
+        )
 
 
 def locate(data_dir: str | None, game: str, folder: str, names: Sequence[str]) -> tuple[Path, ...]:
