@@ -65,8 +65,8 @@ class Bargain(Protocol):
         """Terms that a message of the agent boxes."""
         ...
 
-    def plain_offer(self, text: str) -> Terms | None:
-        """Terms that a message of the agent offers in words."""
+    def plain_offer(self, text: str, turns: Sequence[Turn]) -> Terms | None:
+        """Terms that a message of the agent offers in words; ``turns`` came before it."""
         ...
 
     def worth(self, terms: Terms) -> float:
@@ -151,10 +151,10 @@ def decide(bargain: Bargain, turns: Sequence[Turn]) -> Move:
     standing = bargain.standing(turns, Role.AGENT)
     if standing is not None and bargain.worth(standing) >= alpha:
         return Move("accept", standing)
-    plain = bargain.plain_offer(newest) if newest else None
+    plain = bargain.plain_offer(newest, turns[:-1]) if newest else None
     if plain is not None and bargain.worth(plain) >= alpha:
         return Move("nudge", plain, anew=bargain.clashes(plain, standing))
-    latest = _latest_offer(bargain, spoken)
+    latest = _latest_offer(bargain, turns)
     if last and latest is None:
         return Move("refuse")
     if k == 1 and bargain.talks_first:
@@ -171,11 +171,14 @@ def decide(bargain: Bargain, turns: Sequence[Turn]) -> Move:
     return Move("nudge" if unboxed and hint else "counter", terms)
 
 
-def _latest_offer(bargain: Bargain, spoken: Sequence[str]) -> Terms | None:
-    for text in reversed(spoken):
-        offer = bargain.boxed_offer(text)
+def _latest_offer(bargain: Bargain, turns: Sequence[Turn]) -> Terms | None:
+    for i in range(len(turns) - 1, -1, -1):
+        turn = turns[i]
+        if turn.role is not Role.AGENT or turn.scripted:
+            continue
+        offer = bargain.boxed_offer(turn.text)
         if offer is None:
-            offer = bargain.plain_offer(text)
+            offer = bargain.plain_offer(turn.text, turns[:i])
         if offer is not None:
             return offer
     return None

@@ -210,7 +210,7 @@ class DealBargain:
         terms = _act(text, self.pool, self.game.options.strict_order).terms
         return terms[0] if terms else None
 
-    def plain_offer(self, text: str) -> Counts | None:
+    def plain_offer(self, text: str, turns: Sequence[Turn] = ()) -> Counts | None:  # noqa: ARG002
         """The share that a message of the agent claims in words."""
         return said_share(boxed.outside(text), ITEMS, self.pool)
 

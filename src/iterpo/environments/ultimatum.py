@@ -174,7 +174,7 @@ class SplitBargain:
         """The terms that a message boxes."""
         return _act(text, self.pool).terms
 
-    def plain_offer(self, text: str) -> int | None:
+    def plain_offer(self, text: str, turns: Sequence[Turn] = ()) -> int | None:  # noqa: ARG002
         """The terms that a message of Player 1 offers in words."""
         return _plain_split(text, self.pool)
 
