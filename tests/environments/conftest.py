@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,3 +57,32 @@ def deal_files(tmp_path: Path) -> str:
     for name, rows in (("train", train), ("test", held), ("val", held[:1])):
         (tmp_path / f"{name}.txt").write_text("".join(rows) + "\n")
     return str(tmp_path)
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Publishes rows on a data-set hub of this test: ``publish(id, split, rows, config=None)``.
+
+    As on the real hub, the newest revision is a script, which ``datasets`` refuses to run, and the
+    rows lie in the Parquet copy.
+    """
+    datasets = pytest.importorskip("datasets")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    hub, load = tmp_path / "hub", datasets.load_dataset
+
+    def publish(dataset_id: str, split: str, rows: list[dict[str, Any]], config: str = "") -> None:
+        folder = hub / dataset_id / (config or "default") / split
+        folder.mkdir(parents=True)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "0000.parquet")
+
+    def load_dataset(
+        path: str, *, split: str, revision: str | None, data_dir: str | None = None, **_: Any
+    ) -> Any:
+        if revision != "refs/convert/parquet":
+            raise RuntimeError("Dataset scripts are no longer supported")
+        cache = str(tmp_path / "cache")
+        return load(str(hub / path), data_dir=data_dir, split=split, cache_dir=cache)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return publish
