@@ -1,12 +1,14 @@
 """A policy in this process speaks: all conversations that wait share one generate call.
 
-The batch runs when every open conversation waits for the policy, so its composition depends on
-the conversations alone, not on timing; rows are ordered by scenario and replica.
+The batch runs when every open conversation waits for a policy, so its composition depends on
+the conversations alone, not on timing; rows are ordered by scenario and replica. Both sides of a
+conversation may be local: at one policy (self-play), or at two that count together (``beside``).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +35,66 @@ class _Request:
     """Where the answer goes."""
 
 
+class _Gathering:
+    """Open conversations and their requests: answered together once every conversation waits.
+
+    Conversations are counted, not seats: where both sides are local, only one of them can wait.
+    """
+
+    def __init__(self, max_wait_s: float | None) -> None:
+        self._max_wait_s = max_wait_s
+        self._open: Counter[tuple[object, ...]] = Counter()
+        self._waiting: list[tuple[LocalPolicy, _Request]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def sit(self, seat: Seat) -> None:
+        self._open[_conversation(seat)] += 1
+
+    def leave(self, seat: Seat) -> None:
+        self._open[_conversation(seat)] -= 1
+        self._open += Counter()  # drops conversations that nobody sits in
+        if self._waiting:
+            self._look(self._waiting[0][1].reply.get_loop())
+
+    async def ask(self, policy: LocalPolicy, request: _Request) -> Generated:
+        entry = (policy, request)
+        self._waiting.append(entry)
+        self._look(request.reply.get_loop())
+        try:
+            return await request.reply
+        finally:
+            if entry in self._waiting:  # cancelled while it waited
+                self._waiting.remove(entry)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Deferred by one turn of the loop: whoever is about to speak or to sit down gets there.
+        loop.call_soon(self._flush_if_all_wait)
+        if self._max_wait_s is not None and self._timer is None:
+            self._timer = loop.call_later(self._max_wait_s, self._flush)
+
+    def _flush_if_all_wait(self) -> None:
+        if self._waiting and len(self._waiting) >= len(self._open):
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = sorted(
+            (w for w in self._waiting if not w[1].reply.done()), key=lambda w: w[1].key
+        )
+        self._waiting.clear()
+        batches: dict[LocalPolicy, list[_Request]] = {}
+        for policy, request in waiting:
+            batches.setdefault(policy, []).append(request)
+        for policy, batch in batches.items():
+            policy.answer(batch)
+
+
+def _conversation(seat: Seat) -> tuple[object, ...]:
+    return (seat.scenario.kernel_id, seat.round, seat.replica, seat.seed)
+
+
 class LocalPolicy:
     """An ``AgentFactory``: gives every conversation a seat at one shared model.
 
@@ -41,23 +103,27 @@ class LocalPolicy:
         sampling: Effective settings; nothing of the checkpoint's defaults is added.
         max_wait_s: Longest time that a request waits for the other conversations, for partners
             that are slow; None waits until all do, which makes runs reproducible.
+        beside: Policy on the other side of the same conversations; both then count conversations
+            together, so that neither waits for one whose turn is at the other.
     """
 
     def __init__(
-        self, backbone: Backbone, sampling: Sampling, *, max_wait_s: float | None = None
+        self,
+        backbone: Backbone,
+        sampling: Sampling,
+        *,
+        max_wait_s: float | None = None,
+        beside: LocalPolicy | None = None,
     ) -> None:
         self.backbone = backbone
         self.sampling = sampling
         self.tokens_generated = 0
         self.calls = 0
-        self._max_wait_s = max_wait_s
-        self._open = 0
-        self._waiting: list[_Request] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._gathering: _Gathering = beside._gathering if beside else _Gathering(max_wait_s)
 
     def __call__(self, seat: Seat) -> _LocalAgent:
         """An agent for one seat."""
-        self._open += 1
+        self._gathering.sit(seat)
         return _LocalAgent(self, seat)
 
     async def sample(self, seat: Seat, view: View) -> Reply:
@@ -71,46 +137,20 @@ class LocalPolicy:
         check_context(
             self.backbone, len(prompt), self.sampling, what=f"{seat.scenario.kernel_id}: the prompt"
         )
-        loop = asyncio.get_running_loop()
         request = _Request(
             key=(seat.scenario.kernel_id, seat.replica, seat.role.value),
             prompt=prompt,
             seed=derive(seat.seed, len(view.turns)),
-            reply=loop.create_future(),
+            reply=asyncio.get_running_loop().create_future(),
         )
-        self._waiting.append(request)
-        self._look(loop)
-        try:
-            done = await request.reply
-        finally:
-            if request in self._waiting:  # cancelled while it waited
-                self._waiting.remove(request)
-        return self._reply(done, prompt)
+        return self._reply(await self._gathering.ask(self, request), prompt)
 
-    def leave(self) -> None:
+    def leave(self, seat: Seat) -> None:
         """A conversation is over: the others need not wait for it."""
-        self._open -= 1
-        if self._waiting:
-            self._look(self._waiting[0].reply.get_loop())
+        self._gathering.leave(seat)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Deferred by one turn of the loop: whoever is about to speak or to sit down gets there.
-        loop.call_soon(self._flush_if_all_wait)
-        if self._max_wait_s is not None and self._timer is None:
-            self._timer = loop.call_later(self._max_wait_s, self._flush)
-
-    def _flush_if_all_wait(self) -> None:
-        if self._waiting and len(self._waiting) >= self._open:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        batch = sorted((r for r in self._waiting if not r.reply.done()), key=lambda r: r.key)
-        self._waiting.clear()
-        if not batch:
-            return
+    def answer(self, batch: Sequence[_Request]) -> None:
+        """Run one generate call for requests in their order, and hand out what came of it."""
         try:
             results = self._generate(batch)
         except Exception as error:
@@ -157,4 +197,4 @@ class _LocalAgent:
         """The conversation is over."""
         if not self._closed:
             self._closed = True
-            self._policy.leave()
+            self._policy.leave(self._seat)
