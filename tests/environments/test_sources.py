@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +20,28 @@ GOOD = "<input> 2 1 1 4 2 2 </input> <dialogue> YOU: <selection> </dialogue> <ou
 
 def game(folder: str, **options: object) -> DealOrNoDeal:
     return DealOrNoDeal(DealOrNoDealOptions(data_dir=folder, **options))  # type: ignore[arg-type]
+
+
+HUB_ID = "mikelewis0/deal_or_no_dialog"
+
+
+def hub_row(line: str) -> dict[str, Any]:
+    """A line of the text files in the hub's layout."""
+
+    def field(tag: str) -> str:
+        found = re.search(f"<{tag}>(.*)</{tag}>", line)
+        assert found
+        return found[1].strip()
+
+    sides = {}
+    for tag in ("input", "partner_input"):
+        numbers = [int(n) for n in field(tag).split()]
+        sides[tag] = {"count": numbers[::2], "value": numbers[1::2]}
+    return {**sides, "dialogue": field("dialogue"), "output": field("output")}
+
+
+def hub_rows(path: Path) -> list[dict[str, Any]]:
+    return [hub_row(line) for line in path.read_text().splitlines() if line.strip()]
 
 
 def test_invented_files_give_both_orders_and_count_what_is_odd(deal_files: str) -> None:
@@ -82,6 +108,85 @@ def test_an_empty_or_binary_file_is_no_data_set(tmp_path: Path) -> None:
         sources.read_divisions(path)
 
 
+def test_the_hubs_rows_give_the_same_kernels_and_counts(
+    deal_files: str, tmp_path: Path, publish: Callable[..., None]
+) -> None:
+    folder = tmp_path / "json"
+    folder.mkdir()
+    for name, hub_name in (("train", "train"), ("test", "test"), ("val", "validation")):
+        rows = hub_rows(Path(deal_files) / f"{name}.txt")
+        (folder / f"{hub_name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        publish(HUB_ID, hub_name, rows, config="dialogues")
+    for split, n in ((Split.TRAIN, 3), (Split.HELDOUT, 2)):
+        texts, jsons, hub = (
+            game(deal_files),
+            game(str(folder)),
+            DealOrNoDeal(DealOrNoDealOptions(source="hub")),
+        )
+        assert texts.scenarios(split, n) == jsons.scenarios(split, n) == hub.scenarios(split, n)
+        reports = [env.load_report(split) for env in (texts, jsons, hub)]
+        assert reports[0].counts == reports[1].counts == reports[2].counts
+        assert reports[2].files == (f"{HUB_ID}, split {('train', 'test')[split.code]}",)
+    tuned = DealOrNoDeal(DealOrNoDealOptions(source="hub", heldout_file="val"))
+    assert tuned.scenarios(Split.HELDOUT, 1) == game(str(folder), heldout_file="val").scenarios(
+        Split.HELDOUT, 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 2: no JSON"),
+        ("[1]", "line 2: no input and partner_input"),
+        ('{"input": {"count": [1], "value": [1]}}', "line 2: no input and partner_input"),
+        (json.dumps({**hub_row(GOOD), "input": {"count": [2, 1], "value": [1, 8]}}), "six numbers"),
+        (
+            json.dumps({**hub_row(GOOD), "input": {"count": [2.0, 1, 2], "value": [1, 4, 2]}}),
+            "whole numbers",
+        ),
+        (
+            json.dumps({**hub_row(GOOD), "input": {"count": [2, 1, 2], "value": [6, -4, 1]}}),
+            "below 0",
+        ),
+    ],
+)
+def test_a_broken_row_in_the_hubs_layout_is_named(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(f"{json.dumps(hub_row(GOOD))}\n{line}\n")
+    with pytest.raises(DataError, match="1 of 2 rows are wrong") as raised:
+        sources.read_divisions(path)
+    assert says in str(raised.value)
+
+
+def test_rows_that_a_client_gives_as_lists_of_pairs_are_read_too(tmp_path: Path) -> None:
+    row = hub_row(GOOD)
+    for side in ("input", "partner_input"):
+        pairs = zip(row[side]["count"], row[side]["value"], strict=True)
+        row[side] = [{"count": c, "value": v} for c, v in pairs]
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps(row))
+    assert sources.read_divisions(path)[0] == (sources.Division((2, 1, 2), (1, 4, 2), (2, 0, 3)),)
+
+
+def test_invented_files_are_not_the_published_ones(deal_files: str) -> None:
+    report = game(deal_files).load_report(Split.TRAIN)
+    assert report.published == {"train.txt": False}
+    assert len(report.sha256["train.txt"]) == 64
+
+
+@pytest.mark.data
+def test_the_real_files_in_the_hubs_layout_say_the_same(data_dir: str, tmp_path: Path) -> None:
+    for name in ("train", "test", "val"):
+        text = Path(data_dir) / "dealornodeal" / f"{name}.txt"
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(r) + "\n" for r in hub_rows(text)))
+        plain, same = sources.read_divisions(text), sources.read_divisions(path)
+        assert plain[0] == same[0]
+        assert plain[1].counts == same[1].counts
+        assert (plain[1].rows, plain[1].scenarios) == (same[1].rows, same[1].scenarios)
+        assert plain[1].published == {text.name: True}
+
+
 @pytest.mark.data
 def test_counts_of_the_real_files(data_dir: str) -> None:
     ids: dict[str, set[tuple[str, ...]]] = {}
@@ -125,3 +230,8 @@ def test_counts_of_the_real_files(data_dir: str) -> None:
         "disconnect": 72,
         "identical_values": 197,
     }
+    assert total["mirrored_pairs"] + total["single_rows"] == 6318
+    assert sum(report.scenarios for report in reports.values()) == 2284
+    assert [report.rows for report in reports.values()] == [10095, 1052, 1087]
+    for report in reports.values():
+        assert all(report.published.values())

@@ -7,7 +7,7 @@ Data sheet
         (MINE = the writer's share), ``\boxed{ACCEPT}`` by the other side closes,
         ``\boxed{REJECT}`` clears, ``\boxed{NO DEAL}`` ends it (rule B).
     Scenarios: Lewis et al. (2017), train.txt for training, test.txt (or val.txt) held out.
-        Licence CC BY-NC 4.0; no record is shipped, see the option ``data_dir``.
+        Licence CC BY-NC 4.0; no record is shipped, see the options ``data_dir`` and ``source``.
     Held out: by file; a scenario that occurs in both is removed from training.
     Reward: own points / 5 at a deal, in [0, 2]; otherwise 0.
     End: deal, NO DEAL, or 10 messages after the opening.
@@ -36,7 +36,7 @@ from iterpo.environments.partitions import (
     box_rules,
     written,
 )
-from iterpo.errors import ConfigError, DataError
+from iterpo.errors import ConfigError, DataError, MissingDataError
 
 __all__ = ["DealOrNoDeal", "DealOrNoDealOptions"]
 
@@ -46,6 +46,7 @@ NOUNS = ("books", "hats", "balls")
 UNIT = 5
 LIMIT = 10
 TOP = 9
+FOLDER = "dealornodeal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ class DealOrNoDealOptions:
     """Settings of the game."""
 
     data_dir: str | None = None
-    """Folder with train.txt, val.txt, test.txt, or with the sub-folder ``dealornodeal``."""
+    """Folder with train.txt, val.txt, test.txt (or the hub's rows in train.jsonl, validation.jsonl,
+    test.jsonl), or with the sub-folder ``dealornodeal``."""
+    source: Literal["folder", "hub"] = "folder"
+    """``hub``: download mikelewis0/deal_or_no_dialog instead (needs the package ``datasets``)."""
     heldout_file: Literal["test", "val"] = "test"
     """File of the held-out scenarios; ``val`` for tuning."""
     orders: Literal["both", "first"] = "both"
@@ -122,8 +126,15 @@ class DealOrNoDeal:
         return self._load(split)[1]
 
     def _load(self, split: Split) -> tuple[tuple[sources.Division, ...], sources.LoadReport]:
-        options = self.options
-        return _load(options.data_dir, options.heldout_file, options.orders == "first", split)
+        kept, report = _read(self.options, Split.HELDOUT)
+        if split is Split.TRAIN:
+            heldout = kept
+            kept, report = _read(self.options, Split.TRAIN)
+            kept, shared = sources.without_shared(kept, heldout)
+            report = report.adding(shared_with_heldout=shared)
+        if self.options.orders == "first":
+            kept = tuple({sources.unordered(d): d for d in reversed(kept)}.values())[::-1]
+        return kept, report
 
     def limit(self, scenario: Scenario) -> int:  # noqa: ARG002
         """Largest number of messages after the opening."""
@@ -177,20 +188,23 @@ def _facts(scenario: Scenario) -> tuple[Counts, Counts, Counts]:
         ) from None
 
 
-def _load(
-    data_dir: str | None, heldout_file: str, first: bool, split: Split
+def _read(
+    options: DealOrNoDealOptions, split: Split
 ) -> tuple[tuple[sources.Division, ...], sources.LoadReport]:
-    names = ("train.txt", f"{heldout_file}.txt")
-    train_path, heldout_path = sources.locate(data_dir, DealOrNoDeal.name, "dealornodeal", names)
-    kept, report = sources.read_divisions(heldout_path)
-    if split is Split.TRAIN:
-        heldout = kept
-        kept, report = sources.read_divisions(train_path)
-        kept, shared = sources.without_shared(kept, heldout)
-        report = report.adding(shared_with_heldout=shared)
-    if first:
-        kept = tuple({sources.unordered(d): d for d in reversed(kept)}.values())[::-1]
-    return kept, report
+    heldout = options.heldout_file
+    hub_names = ("train", "validation" if heldout == "val" else heldout)
+    if options.source == "hub":
+        return sources.hub_divisions(hub_names[split.code])
+    texts = ("train.txt", f"{heldout}.txt")
+    try:
+        paths = sources.locate(options.data_dir, DealOrNoDeal.name, FOLDER, texts)
+    except MissingDataError as error:
+        jsons = [f"{name}.jsonl" for name in hub_names]
+        try:
+            paths = sources.locate(options.data_dir, DealOrNoDeal.name, FOLDER, jsons)
+        except MissingDataError:
+            raise error from None
+    return sources.read_divisions(paths[split.code])
 
 
 def _kernel_id(d: sources.Division) -> str:

@@ -2,10 +2,19 @@
 
 from iterpo.environments.sources.divisions import (
     Division,
+    hub_divisions,
     read_divisions,
     unordered,
     without_shared,
 )
 from iterpo.environments.sources.files import LoadReport, locate
 
-__all__ = ["Division", "LoadReport", "locate", "read_divisions", "unordered", "without_shared"]
+__all__ = [
+    "Division",
+    "LoadReport",
+    "hub_divisions",
+    "locate",
+    "read_divisions",
+    "unordered",
+    "without_shared",
+]

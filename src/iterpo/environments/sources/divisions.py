@@ -1,27 +1,48 @@
-"""Deal or No Deal (Lewis et al. 2017, CC BY-NC 4.0): pools to divide, from its text files.
+"""Deal or No Deal (Lewis et al. 2017, CC BY-NC 4.0): pools to divide, from its files or a hub.
 
-``train.txt``, ``val.txt``, ``test.txt``, one line per dialogue view; only the two input fields are
-used, as the same scenario appears in several lines.
+``train.txt``, ``val.txt``, ``test.txt``, one line per dialogue view, or the same rows in the hub's
+layout; only the two inputs are used, as the same scenario appears in several rows.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from iterpo.environments.sources.files import LoadReport
+from iterpo.environments.sources.hub import hub_rows
 from iterpo.errors import DataError
 
 __all__ = [
     "Division",
+    "hub_divisions",
     "read_divisions",
     "unordered",
     "without_shared",
 ]
+
+HUB_ID = "mikelewis0/deal_or_no_dialog"
+HUB_FIELDS = ("input", "dialogue", "output", "partner_input")
+PUBLISHED = {
+    "test.txt": "37be3150bf656195b61a7547b45cf307acce929f2a8140036890a561c3597c83",
+    "train.txt": "aa278f06765463a5767055e1a544d922b39a9bb78f586f85513bf99f74aa2300",
+    "val.txt": "5ad7df00b8bc4b1fff565cb4dc38b23afc7874c496b0ed2e1c58c232326ff996",
+}
+"""SHA-256 of the published files."""
+
+_ROW = re.compile(
+    r"\s*<input>(?P<you>[ 0-9]+)</input>.*<partner_input>(?P<them>[ 0-9]+)</partner_input>\s*",
+    re.DOTALL,
+)
+_DIALOGUE = re.compile(r"<dialogue>(.*)</dialogue>", re.DOTALL)
+_OUTPUT = re.compile(r"<output>(.*)</output>", re.DOTALL)
+_ODD_OUTPUTS = ("<disagree>", "<no_agreement>", "<disconnect>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +72,14 @@ def unordered(division: Division) -> tuple[tuple[int, ...], ...]:
     return (division.counts, *sorted((division.you, division.them)))
 
 
-_ROW = re.compile(
-    r"\s*<input>([ 0-9]+)</input>.*<partner_input>([ 0-9]+)</partner_input>\s*", re.DOTALL
-)
-_DIALOGUE = re.compile(r"<dialogue>(.*)</dialogue>", re.DOTALL)
-_ODD_OUTPUTS = ("<disagree>", "<no_agreement>", "<disconnect>")
-
-
 def read_divisions(path: Path) -> tuple[tuple[Division, ...], LoadReport]:
     """Scenarios of one Deal or No Deal file in order of first appearance, duplicates dropped.
 
-    The two orders of a scenario (whose values come first) are both kept where both occur.
+    The two orders of a scenario (whose values come first) are both kept where both occur. A file
+    named ``*.jsonl`` is read in the hub's layout, any other as the published text.
 
     Raises:
-        DataError: if lines break the format or its promises (equal counts on both sides, each
+        DataError: if rows break the format or its promises (equal counts on both sides, each
             side's total 10, 5 to 7 items); the message names the first of them.
     """
     stat = path.stat()
@@ -73,63 +88,132 @@ def read_divisions(path: Path) -> tuple[tuple[Division, ...], LoadReport]:
 
 @lru_cache(maxsize=8)
 def _read_divisions(path: Path, _mtime: int, _size: int) -> tuple[tuple[Division, ...], LoadReport]:
-    seen: dict[Division, None] = {}
-    views: Counter[tuple[object, ...]] = Counter()
-    odd: Counter[str] = Counter()
-    wrong: list[str] = []
-    rows = 0
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: {error}") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+    read = _json_row if path.suffix == ".jsonl" else _text_row
+    numbered = enumerate(lines, start=1)
+    rows = ((f"line {n}", read(line)) for n, line in numbered if line.strip())
+    kept, report = _gathered(str(path), rows)
+    return kept, report.checked(path, PUBLISHED)
+
+
+def hub_divisions(split: str) -> tuple[tuple[Division, ...], LoadReport]:
+    """The same from the published copy on a hub.
+
+    Args:
+        split: ``train``, ``validation`` or ``test``.
+
+    Raises:
+        MissingDataError: if the hub can't be reached.
+        DataError: as ``read_divisions``.
+    """
+    rows = hub_rows(HUB_ID, split, HUB_FIELDS, config="dialogues")
+    numbered = enumerate(rows, start=1)
+    return _gathered(f"{HUB_ID}, split {split}", ((f"row {n}", _hub_row(r)) for n, r in numbered))
+
+
+def _gathered(
+    origin: str, rows: Iterable[tuple[str, _Row | str]]
+) -> tuple[tuple[Division, ...], LoadReport]:
+    seen: dict[Division, None] = {}
+    views: Counter[tuple[object, ...]] = Counter()
+    odd: Counter[str] = Counter()
+    wrong: list[str] = []
+    total = 0
+    for where, row in rows:
+        total += 1
+        problem = row if isinstance(row, str) else _problem(row)
+        if isinstance(row, str) or problem:
+            wrong.append(f"{where}: {problem}")
             continue
-        rows += 1
-        division, problem = _division(line)
-        if division is None:
-            wrong.append(f"line {number}: {problem}")
-            continue
-        odd.update(_oddities(division, line))
+        division = Division(row.you[::2], row.you[1::2], row.them[1::2])
+        odd.update(_oddities(division, row))
         seen.setdefault(division)
-        views[_dialogue_key(division, line)] += 1
-    if wrong or not rows:
+        views[unordered(division), _words(row.dialogue)] += 1
+    if wrong or not total:
         raise DataError(
-            f"{path} is not in the native Deal or No Deal format: "
-            f"{len(wrong)} of {rows} rows are wrong ({'; '.join(wrong[:3]) or 'it is empty'}). "
+            f"{origin} is not in the native Deal or No Deal format: "
+            f"{len(wrong)} of {total} rows are wrong ({'; '.join(wrong[:3]) or 'it is empty'}). "
             "Get the file again; its rows look like '<input> 2 1 1 4 2 2 </input> … "
-            "<partner_input> 2 2 1 0 2 3 </partner_input>'"
+            "<partner_input> 2 2 1 0 2 3 </partner_input>', or in the hub's layout like "
+            '{"input": {"count": [2, 1, 2], "value": [1, 4, 2]}, …, "partner_input": {…}}'
         )
     odd["mirrored_pairs"] = sum(n // 2 for n in views.values())
     odd["single_rows"] = sum(n % 2 for n in views.values())
-    odd["duplicate_rows"] = rows - len(seen)
+    odd["duplicate_rows"] = total - len(seen)
     odd["ordered_scenarios"] = len(seen)
     scenarios = len({unordered(d) for d in seen})
-    return tuple(seen), LoadReport((str(path),), rows, scenarios, dict(odd))
+    return tuple(seen), LoadReport((origin,), total, scenarios, dict(odd))
 
 
-def _division(line: str) -> tuple[Division | None, str]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One view of a dialogue, as any layout tells it."""
+
+    you: tuple[int, ...]
+    """Count and value of each item in turn, for the first side."""
+    them: tuple[int, ...]
+    """The same for the second side."""
+    dialogue: str
+    """Compared with the other view's, never used otherwise."""
+    output: str
+    """How it ended."""
+
+
+def _text_row(line: str) -> _Row | str:
     found = _ROW.fullmatch(line)
     if not found:
-        return None, "no <input> and <partner_input>"
-    you, them = (tuple(int(n) for n in part.split()) for part in found.groups())
-    if len(you) != 6 or len(them) != 6:
-        return None, "an input does not have six numbers"
-    counts = you[::2]
-    if counts != them[::2]:
-        return None, f"the sides count different items ({counts} and {them[::2]})"
-    for values in (you[1::2], them[1::2]):
-        total = sum(c * v for c, v in zip(counts, values, strict=True))
+        return "no <input> and <partner_input>"
+    you, them = (tuple(map(int, part.split())) for part in (found["you"], found["them"]))
+    dialogue, output = _DIALOGUE.search(line), _OUTPUT.search(line)
+    return _Row(you, them, dialogue[1] if dialogue else "", output[1] if output else "")
+
+
+def _json_row(line: str) -> _Row | str:
+    try:
+        return _hub_row(json.loads(line))
+    except ValueError as error:
+        return f"no JSON ({error})"
+
+
+def _hub_row(row: Any) -> _Row | str:
+    try:
+        you, them = (_interleaved(row[side]) for side in ("input", "partner_input"))
+        return _Row(you, them, str(row.get("dialogue", "")), str(row.get("output", "")))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return "no input and partner_input with count and value, three whole numbers each"
+
+
+def _interleaved(side: Any) -> tuple[int, ...]:
+    # Depending on its version, the client gives a dict of lists or a list of dicts.
+    items = side if isinstance(side, list) else None
+    counts, values = ([i[k] for i in items] if items else side[k] for k in ("count", "value"))
+    numbers = tuple(n for pair in zip(counts, values, strict=True) for n in pair)
+    if not all(type(n) is int for n in numbers):
+        raise TypeError(numbers)
+    return numbers
+
+
+def _problem(row: _Row) -> str:
+    if len(row.you) != 6 or len(row.them) != 6:
+        return "an input does not have six numbers"
+    counts = row.you[::2]
+    if counts != row.them[::2]:
+        return f"the sides count different items ({counts} and {row.them[::2]})"
+    for side in (row.you, row.them):
+        total = sum(c * v for c, v in zip(counts, side[1::2], strict=True))
         if total != 10:
-            return None, f"a side's total is {total} instead of 10"
+            return f"a side's total is {total} instead of 10"
     if not 5 <= sum(counts) <= 7:
-        return None, f"{sum(counts)} items instead of 5 to 7"
-    return Division(counts, you[1::2], them[1::2]), ""
+        return f"{sum(counts)} items instead of 5 to 7"
+    return "a number below 0" if min(row.you + row.them) < 0 else ""
 
 
-def _oddities(division: Division, line: str) -> Iterator[str]:
+def _oddities(division: Division, row: _Row) -> Iterator[str]:
     for tag in _ODD_OUTPUTS:
-        if tag in line:
+        if tag in row.output:
             yield tag.strip("<>")
     if division.you == division.them:
         yield "identical_values"
@@ -139,11 +223,9 @@ def _oddities(division: Division, line: str) -> Iterator[str]:
         yield "value_of_ten"
 
 
-def _dialogue_key(division: Division, line: str) -> tuple[object, ...]:
+def _words(dialogue: str) -> str:
     # The two views of a dialogue say the same words with YOU and THEM exchanged.
-    found = _DIALOGUE.search(line)
-    words = found[1].replace("YOU:", "S:").replace("THEM:", "S:").split() if found else []
-    return (unordered(division), " ".join(words))
+    return " ".join(dialogue.replace("YOU:", "S:").replace("THEM:", "S:").split())
 
 
 def without_shared(
