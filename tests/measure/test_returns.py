@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from iterpo.domain import Conversation, Ending, Outcome, Role, Turn
+from iterpo.domain import Conversation, Ending, Exploration, Outcome, Role, Turn
 from iterpo.errors import BatchError
 from iterpo.measure.compare import compare
 from iterpo.measure.returns import measure, result_record
@@ -159,3 +159,36 @@ def test_j_star_of_another_gamma_gives_no_regret():
     assert measure(talks, 0.9).regret_agent_turn is not None
     assert measure(talks, 0.5).regret_agent_turn is None
     assert measure(talks, 0.5).j_star_message is None
+
+
+def explored(c: Conversation, **drawn) -> Conversation:
+    return dataclasses.replace(c, exploration=Exploration({"tone": "warm"}, 0.1, **drawn))
+
+
+def test_explored_conversations_are_counted_and_in_no_mean():
+    own = [talk(4, 1.0, k, flags=("x",)) for k in "abc"]
+    plain = [dataclasses.replace(c, exploration=Exploration({}, 0.9)) for c in own]
+    lost = talk(5, None, "f", ending=Ending.INFRASTRUCTURE_FAILURE)
+    strange = [
+        explored(talk(6, 0.2, "a", flags=("y",))),
+        explored(talk(2, 0.0, "d"), action=3),  # never reached, but drawn
+    ]
+    marked = talk(6, 0.2, "e")
+    turns = (*marked.turns[:2], dataclasses.replace(marked.turns[2], off_policy=True))
+    strange.append(dataclasses.replace(marked, turns=turns + marked.turns[3:]))
+    found = measure([*plain, *strange, lost, explored(lost)], 0.9)
+    assert (found.conversations, found.n_scored, found.explored, found.left_out) == (8, 3, 3, 2)
+    assert sum(found.endings.values()) == 8
+    alone = measure(own, 0.9).to_dict()
+    counts = ("conversations", "left_out", "explored", "endings")
+    assert {k: v for k, v in found.to_dict().items() if k not in counts} == {
+        k: v for k, v in alone.items() if k not in counts
+    }
+    assert alone["explored"] == 0
+    difference = compare([*own, *strange], own, 0.9)
+    assert (difference.J_agent_turn.mean, difference.n_kernels) == (0.0, 3)
+
+
+def test_a_batch_of_explored_conversations_says_nothing_about_j():
+    with pytest.raises(BatchError, match=r"all 2 conversations .* explored.*a smaller share"):
+        measure([explored(talk(4, 1.0, k)) for k in "ab"], 0.9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iterpo.artifacts import seal
-from iterpo.domain import Conversation, Ending, Outcome, Role, Sampled, Sampling, Turn
+from iterpo.domain import (
+    Conversation,
+    Ending,
+    Exploration,
+    Outcome,
+    Role,
+    Sampled,
+    Sampling,
+    Turn,
+)
 from iterpo.errors import ArtifactError, DataError, MissingDataError
 from iterpo.store import CONVERSATIONS, from_line, read_conversations, to_line, write_conversations
 
@@ -48,6 +58,27 @@ CONVERSATION = Conversation(
 
 def test_round_trip_is_exact() -> None:
     assert from_line(to_line(CONVERSATION), "here") == CONVERSATION
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        None,
+        Exploration({}, 0.75),
+        Exploration({"tone": "warm", "pace": "late"}, 0.1 / 3),
+        Exploration({"tone": "warm"}, 5e-324, action=2),
+    ],
+    ids=["none", "plain", "conversation", "action"],
+)
+def test_exploration_and_its_marks_come_back_exactly(drawn: Exploration | None) -> None:
+    turns = (*CONVERSATION.turns[:2], replace(CONVERSATION.turns[2], off_policy=bool(drawn)))
+    c = replace(CONVERSATION, exploration=drawn, turns=turns)
+    assert from_line(to_line(c), "here") == c
+
+
+def test_a_record_of_before_exploration_is_read() -> None:
+    old = _edited(lambda r: r.pop("exploration"))
+    assert from_line(old, "here") == CONVERSATION
 
 
 @given(texts=st.lists(st.text(st.characters(exclude_categories=("Cs",))), max_size=6))
@@ -116,6 +147,10 @@ def test_what_json_cannot_say_is_refused_by_name(number: float) -> None:
         to_line(broken)
 
 
+def _drawn(**change: Any) -> dict[str, Any]:
+    return {"traits": {"tone": "warm"}, "propensity": 0.5, **change}
+
+
 def _edited(change: Callable[[dict[str, Any]], object]) -> str:
     record = json.loads(to_line(CONVERSATION))
     change(record)
@@ -135,6 +170,16 @@ def _edited(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda r: r["turns"][2]["sampled"].update(token_ids=[1, 2, -1]), "0 or more"),
         (lambda r: r["turns"][2]["sampled"].update(token_ids=["a", 2, 3]), "whole numbers"),
         (lambda r: r["turns"][2]["sampled"].update(token_ids=[1]), "1 token_ids, but 3 logprobs"),
+        (lambda r: r.update(exploration="warm"), "exploration is 'warm'; expected an object or"),
+        (lambda r: r.update(exploration=_drawn(propensity=0)), "propensity is 0; expected above 0"),
+        (lambda r: r.update(exploration=_drawn(propensity=1.5)), "propensity is 1.5; expected"),
+        (lambda r: r.update(exploration=_drawn(propensity=math.nan)), "NaN is no JSON number"),
+        (lambda r: r.update(exploration=_drawn(propensity="1")), "propensity is '1'; expected a"),
+        (lambda r: r.update(exploration={"traits": {}}), "KeyError.*propensity"),
+        (lambda r: r.update(exploration=_drawn(traits={"tone": 1})), "tone.* is 1; expected text"),
+        (lambda r: r.update(exploration=_drawn(traits=["warm"])), "traits is .*expected an object"),
+        (lambda r: r.update(exploration=_drawn(action=0)), "action is 0; expected null, or 1 or"),
+        (lambda r: r.update(exploration=_drawn(mood="x")), "mood"),
         (lambda r: r["turns"].append(3), "expected an object, found 3"),
         (lambda r: r["turns"][1].update(text="\ud800"), "lone surrogate"),
     ],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from iterpo.domain import Role, Sampled, Scenario, Turn, View
+from iterpo.domain import Exploration, Role, Sampled, Scenario, Turn, View
 
-__all__ = ["Agent", "AgentFactory", "Reply", "Seat"]
+__all__ = ["Agent", "AgentFactory", "Explorer", "Reply", "Seat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Reply:
     sampled: Sampled | None = None
     """How it was sampled, where a policy of this process spoke."""
     off_policy: bool = False
-    """True if exploration changed the distribution."""
+    """True if exploration changed the distribution that it was drawn from."""
 
     def turn(self, role: Role) -> Turn:
         """The reply as a turn of the transcript."""
@@ -51,6 +51,16 @@ class Agent(Protocol):
 
     def close(self) -> None:
         """The conversation is over (called exactly once, also after a failure)."""
+        ...
+
+
+@runtime_checkable
+class Explorer(Protocol):
+    """What an agent offers besides if its conversation was drawn under exploration."""
+
+    @property
+    def exploration(self) -> Exploration:
+        """The draw; noted on the conversation, also if the agent never gets to speak."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from iterpo.agents.base import Agent, AgentFactory, Seat
+from iterpo.agents.base import Agent, AgentFactory, Explorer, Seat
 from iterpo.domain import Conversation, Ending, Outcome, Role, Turn
 from iterpo.environments.base import Environment
 from iterpo.errors import DataError
@@ -56,7 +56,8 @@ async def play(table: Table, seat: Seat) -> Conversation:
     finally:
         for party in parties.values():
             party.close()
-    view = env.view(scenario, Role.AGENT, turns[:1])
+    view = env.view(scenario, Role.AGENT, turns[:1])  # the plain one, also under exploration
+    agent = parties.get(Role.AGENT)
     return Conversation(
         id=f"{seat.round}/{scenario.kernel_id}/{seat.replica}",
         kernel_id=scenario.kernel_id,
@@ -69,6 +70,7 @@ async def play(table: Table, seat: Seat) -> Conversation:
         round=seat.round,
         replica=seat.replica,
         seed=seat.seed,
+        exploration=agent.exploration if isinstance(agent, Explorer) else None,
     )
 
 

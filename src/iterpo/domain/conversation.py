@@ -144,6 +144,9 @@ class Exploration:
     """Value by trait, e.g. ``{"tone": "warm"}``; empty if the plain policy was drawn."""
     propensity: float = 1.0
     """Probability of exactly this draw, in (0, 1]."""
+    action: int | None = None
+    """Index t of the one action that the traits were meant for, drawn before the first word and
+    perhaps never reached; None: every action."""
 
     @property
     def off_policy(self) -> bool:
@@ -182,6 +185,12 @@ class Conversation:
     partner is scripted; else empty."""
     exploration: Exploration | None = None
     """Draw of the exploration that the agent was under; None where nothing was drawn."""
+
+    @property
+    def explored(self) -> bool:
+        """Whether it is no sample of the policy itself: by its draw, or by a marked agent turn."""
+        drawn = self.exploration is not None and self.exploration.off_policy
+        return drawn or any(t.off_policy for t in self.turns if t.role is Role.AGENT)
 
     def agent_view(self, n_turns: int) -> View:
         """What the agent saw after the first ``n_turns`` messages."""

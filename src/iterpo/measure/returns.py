@@ -66,7 +66,7 @@ class Measurement:
     conversations: int
     """All conversations given."""
     n_scored: int
-    """Those with a reward; all intervals are over these."""
+    """Those with a reward and without exploration; all intervals are over these."""
     n_kernels: int
     """Scenarios among the scored."""
     endings: Mapping[str, int]
@@ -96,7 +96,10 @@ class Measurement:
     regret_message: Interval | None = None
     """The same per message."""
     flags: Mapping[str, int] = field(default_factory=dict)
-    """Per-game remarks, counted."""
+    """Per-game remarks of the scored conversations, counted."""
+    explored: int = 0
+    """Conversations with a reward that were drawn under exploration: what they returned is the
+    exploring policy's, so they are in no mean."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values only."""
@@ -134,12 +137,15 @@ def result_record(conversation: Conversation, gamma: float) -> ResultRecord:
 def measure(conversations: Sequence[Conversation], gamma: float = 0.9) -> Measurement:
     """Estimate J and its companions.
 
-    Conversations without a reward are left out and counted, never taken as zero.
+    Conversations without a reward are left out and counted, never taken as zero. So are those
+    that were explored, whether or not they got as far as an explored turn: leaving out only
+    those that did would keep the short ones.
 
     Raises:
-        BatchError: if no conversation has a reward.
+        BatchError: if no conversation has a reward, or all of those were explored.
     """
     kept = scored(conversations)
+    rewarded = sum(c.outcome.ending.scored for c in conversations)
     agreed = [c for c in kept if c.outcome.ending is Ending.AGREED]
     kernels = [c.kernel_id for c in kept]
 
@@ -155,7 +161,7 @@ def measure(conversations: Sequence[Conversation], gamma: float = 0.9) -> Measur
         n_scored=len(kept),
         n_kernels=len(set(kernels)),
         endings=dict(sorted(Counter(c.outcome.ending.value for c in conversations).items())),
-        left_out=len(conversations) - len(kept),
+        left_out=len(conversations) - rewarded,
         J_agent_turn=discounted("agent_turn"),
         J_message=discounted("message"),
         agreement=proportion_interval([c.outcome.ending is Ending.AGREED for c in kept], kernels),
@@ -166,16 +172,23 @@ def measure(conversations: Sequence[Conversation], gamma: float = 0.9) -> Measur
         **_against_best(kept, gamma, "agent_turn"),
         **_against_best(kept, gamma, "message"),
         flags=dict(sorted(Counter(f for c in kept for f in c.outcome.flags).items())),
+        explored=rewarded - len(kept),
     )
 
 
 def scored(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
-    """The conversations that have a reward.
+    """The conversations that have a reward and are the policy's own, not explored.
 
     Raises:
         BatchError: if there is none.
     """
-    kept = tuple(c for c in conversations if c.outcome.ending.scored)
+    rewarded = [c for c in conversations if c.outcome.ending.scored]
+    kept = tuple(c for c in rewarded if not c.explored)
+    if rewarded and not kept:
+        raise BatchError(
+            f"all {len(rewarded)} conversations with a reward were explored, so they say nothing "
+            "about J of the policy itself: explore a smaller share, or collect some without"
+        )
     if not kept:
         endings = Counter(c.outcome.ending.value for c in conversations)
         found = ", ".join(f"{n} {e}" for e, n in sorted(endings.items())) or "none was given"

@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from iterpo.domain import Conversation, Ending, Outcome, Role, Sampled, Sampling, Turn
+from iterpo.domain import (
+    Conversation,
+    Ending,
+    Exploration,
+    Outcome,
+    Role,
+    Sampled,
+    Sampling,
+    Turn,
+)
 from iterpo.errors import DataError
 
 __all__ = ["VERSION", "from_line", "to_line"]
@@ -38,6 +47,7 @@ _CONVERSATION: dict[str, tuple[type, ...]] = {
     "turns": (list,),
     "outcome": (dict,),
     "j_star": (dict,),
+    "exploration": (dict, _NONE),
 }
 _OUTCOME: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("ending", "closed_by", "detail"), (str,)),
@@ -50,6 +60,11 @@ _TURN: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("role", "text"), (str,)),
     **dict.fromkeys(("scripted", "off_policy"), (bool,)),
     "sampled": (dict, _NONE),
+}
+_EXPLORATION: dict[str, tuple[type, ...]] = {
+    "traits": (dict,),
+    "propensity": (int, float),
+    "action": (int, _NONE),
 }
 _SAMPLED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("token_ids", "logprobs"), (list,)),
@@ -119,7 +134,9 @@ def _conversation(record: dict[str, Any]) -> Conversation:
     outcome["ending"] = Ending(outcome["ending"])
     outcome["flags"] = tuple(outcome.get("flags", ()))
     turns = tuple(_turn(t) for t in fields.pop("turns"))
-    return Conversation(turns=turns, outcome=Outcome(**outcome), **fields)
+    drawn = fields.pop("exploration", None)
+    exploration = None if drawn is None else _exploration(drawn)
+    return Conversation(turns=turns, outcome=Outcome(**outcome), exploration=exploration, **fields)
 
 
 def _turn(record: Mapping[str, Any]) -> Turn:
@@ -150,6 +167,21 @@ def _sampled(record: Mapping[str, Any]) -> Sampled:
             "sampling": Sampling(**record["sampling"]),
         }
     )
+
+
+def _exploration(record: Mapping[str, Any]) -> Exploration:
+    _check_types(record, _EXPLORATION)
+    drawn = Exploration(**record)
+    for trait, value in drawn.traits.items():
+        if type(value) is not str:
+            raise TypeError(f"exploration.traits[{trait!r}] is {value!r:.60}; expected text")
+    if not 0 < record["propensity"] <= 1:  # a default would make a lost number look certain
+        raise ValueError(
+            f"exploration.propensity is {drawn.propensity!r}; expected above 0, at most 1"
+        )
+    if drawn.action is not None and drawn.action < 1:
+        raise ValueError(f"exploration.action is {drawn.action}; expected null, or 1 or more")
+    return drawn
 
 
 def _check_types(record: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]]) -> None:
