@@ -18,7 +18,9 @@ from iterpo.errors import ConfigError, UnknownNameError
 __all__ = ["REGISTRY", "Environment", "PromptStyle", "make", "names"]
 
 REGISTRY: dict[str, str] = {
+    "alliance": "iterpo.environments.alliance:Alliance",
     "deal_or_no_deal": "iterpo.environments.deal_or_no_deal:DealOrNoDeal",
+    "job_interview": "iterpo.environments.job_interview:JobInterview",
     "ultimatum": "iterpo.environments.ultimatum:Ultimatum",
 }
 """Name -> "module:Class". The class names its frozen options dataclass in ``options_type``."""
