@@ -79,7 +79,10 @@ def _game(name: str, style: str, n: int) -> tuple[Any, tuple[Scenario, ...]]:
         return env, env.scenarios(Split.TRAIN, n)
     if name == "invented deals":
         return make("deal_or_no_deal", prompt_style=style), _invented(n)
-    env = make("ultimatum", prompt_style=style)
+    if name == "opposed alliance":
+        env = make("alliance", preferences="opposed", prompt_style=style)
+    else:
+        env = make(name, prompt_style=style)
     return env, env.scenarios(Split.TRAIN, n)
 
 
