@@ -31,6 +31,7 @@ __all__ = [
     "outside",
     "partition",
     "propose_accept",
+    "spans",
 ]
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ def boxes(text: str) -> tuple[str, ...]:
     >>> boxes(r"so \boxed{\text{AGREED: \$200}}, not \boxed{AGREED: $2 or \boxed{17}")
     ('AGREED: $200', '17')
     """
-    return tuple(_unwrapped(text[start:end]) for _, start, end in _spans(text))
+    return tuple(_unwrapped(text[start:end]) for _, start, end in spans(text))
 
 
 def outside(text: str) -> str:
@@ -72,14 +73,14 @@ def outside(text: str) -> str:
     'Fine.   Thanks!'
     """
     out, at = [], 0
-    for begin, _, end in _spans(text):
+    for begin, _, end in spans(text):
         out.append(text[at:begin])
         at = end + 1
     return " ".join([*out, text[at:]])
 
 
-def _spans(text: str) -> tuple[tuple[int, int, int], ...]:
-    """(start of the marker, start of the body, index of the closing brace) of each outer box."""
+def spans(text: str) -> tuple[tuple[int, int, int], ...]:
+    """Start of the marker, start of the body and index of the closing brace of each outer box."""
     if "\\boxed" not in text:
         return ()
     closing: dict[int, int] = {}
@@ -89,14 +90,14 @@ def _spans(text: str) -> tuple[tuple[int, int, int], ...]:
             stack.append(brace.start())
         elif stack:
             closing[stack.pop()] = brace.start()
-    spans, at = [], 0
+    found, at = [], 0
     while marker := _OPEN.search(text, at):
         at = marker.end()
         end = closing.get(at - 1)
         if end is not None:
-            spans.append((marker.start(), at, end))
+            found.append((marker.start(), at, end))
             at = end + 1
-    return tuple(spans)
+    return tuple(found)
 
 
 def _unwrapped(body: str) -> str:
