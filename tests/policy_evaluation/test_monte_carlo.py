@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from iterpo.domain import Ending, Outcome, Turn, decisions
+from iterpo.domain import Ending, Exploration, Outcome, decisions
 from iterpo.errors import BatchError, TrainingError
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.features import features
@@ -228,15 +228,73 @@ def test_a_missing_reward_is_refused_by_name(backbone, talk, reward):
         fit_q(backbone, [bad, talk(1)])
 
 
-def test_off_policy_turns_are_refused(backbone, talk):
-    explored = talk(0, 2)
-    turns: tuple[Turn, ...] = (
-        *explored.turns[:-1],
-        dataclasses.replace(explored.turns[-1], off_policy=True),
-    )
-    explored = dataclasses.replace(explored, turns=turns)
-    with pytest.raises(BatchError, match=r"1 of 2 conversations .* off-policy .*'c0'"):
-        fit_q(backbone, [explored, talk(1)])
+def marked(conversation, *actions, drawn=None):
+    turns = list(conversation.turns)
+    for t in actions:
+        turns[2 * t] = dataclasses.replace(turns[2 * t], off_policy=True)
+    return dataclasses.replace(conversation, turns=tuple(turns), exploration=drawn)
+
+
+def test_off_policy_turns_are_refused_with_what_to_do(backbone, talk):
+    with pytest.raises(BatchError, match=r"1 of 2 conversations .* off-policy .*'c0'") as caught:
+        fit_q(backbone, [marked(talk(0, 2), 2), talk(1)])
+    assert "Set off_policy to drop" in str(caught.value)
+
+
+def test_a_draw_is_refused_where_it_was_never_reached(talk):
+    drawn = Exploration({"tone": "warm"}, 0.1, action=5)
+    with pytest.raises(BatchError, match="1 of 2 conversations"):
+        training_rows([marked(talk(0, 2), drawn=drawn), talk(1)], QConfig())
+
+
+def test_a_plain_draw_is_the_policys_own(talk):
+    talks = [marked(talk(i, 2, float(i)), drawn=Exploration({}, 0.75)) for i in range(2)]
+    assert len(training_rows(talks, QConfig()).decisions) == 4
+
+
+def test_dropping_keeps_the_policys_own_returns_and_counts_the_rest(backbone, batch, talk):
+    warm = {"tone": "warm"}
+    strange = [
+        marked(talk(20, 3), 1, 2, 3, drawn=Exploration(warm, 0.1)),  # no row
+        marked(talk(21, 3), 2, drawn=Exploration(warm, 0.1, action=2)),  # rows 2 and 3
+        marked(talk(22, 2), drawn=Exploration(warm, 0.1, action=3)),  # no row: never reached
+        marked(talk(23, 3), 1),  # all rows, but no record of the draw
+        marked(talk(24, 0, 0.0), drawn=Exploration(warm, 0.1)),  # without action anyway
+    ]
+    config = dataclasses.replace(QUICK, off_policy="drop")
+    rows = training_rows([*strange, *batch], config)
+    assert rows.left_out == {"without_action": 1, "explored": 2, "explored_rows": 6}
+    assert [(d.state.conversation_id, d.state.t) for d in rows.decisions[:5]] == [
+        ("c21", 2), ("c21", 3), ("c23", 1), ("c23", 2), ("c23", 3)
+    ]  # fmt: skip
+    assert rows.decisions[0].turn.off_policy
+    report = fit_q(backbone, [*strange, *batch], config).report
+    assert report.rows == 24 + 5
+    assert report.train.conversations + report.heldout.conversations == 12 + 2
+    assert report.left_out["explored_rows"] == 6
+    assert report.unrecorded == 1
+    assert any("no record of the draw" in text for text in report.concerns())
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_dropping_nothing_changes_nothing(backbone, batch):
+    dropping = dataclasses.replace(QUICK, off_policy="drop")
+    plain, same = fit_q(backbone, batch, QUICK), fit_q(backbone, batch, dropping)
+    assert plain.report == same.report
+    assert torch.equal(plain.q.head.inner.weight, same.q.head.inner.weight)
+
+
+def test_at_gamma_0_an_explored_return_is_as_good_as_any(talk):
+    talks = [marked(talk(i, 2, float(i)), 1, 2, drawn=Exploration({"a": "b"}, 0.1)) for i in (0, 1)]
+    rows = training_rows(talks, QConfig(gamma=0.0, off_policy="drop"))
+    assert len(rows.decisions) == 4
+    assert rows.left_out["explored_rows"] == 0
+
+
+def test_nothing_but_explored_conversations_is_refused(talk):
+    talks = [marked(talk(i, 2, float(i)), 1, 2, drawn=Exploration({"a": "b"}, 0.1)) for i in (0, 1)]
+    with pytest.raises(BatchError, match=r"all 4 agent turns were explored.*scope action"):
+        training_rows(talks, QConfig(off_policy="drop"))
 
 
 def test_a_diverging_loss_is_an_error():

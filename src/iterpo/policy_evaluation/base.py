@@ -8,7 +8,7 @@ from typing import Literal, get_args, get_type_hints
 from iterpo.domain import DiscountUnit
 from iterpo.errors import ConfigError
 
-__all__ = ["BackboneKind", "Pooling", "QConfig", "SplitUnit"]
+__all__ = ["BackboneKind", "OffPolicy", "Pooling", "QConfig", "SplitUnit"]
 
 BackboneKind = Literal["shared", "nf4"]
 """``shared``: the frozen weights of the round's policy, no extra memory; ``nf4``: a 4-bit copy, the
@@ -17,6 +17,9 @@ paper's setting, for GPUs (slower and 31% off in the hidden state on CPUs)."""
 Pooling = Literal["final", "final_and_mean"]
 """What the head reads: the hidden state of the final token (the paper), or that one beside the mean
 over the response's tokens."""
+
+OffPolicy = Literal["refuse", "drop"]
+"""What to do about returns that another distribution than the policy's brought about."""
 
 SplitUnit = Literal["conversation", "kernel"]
 """What is never torn apart by the held-out split."""
@@ -58,6 +61,9 @@ class QConfig:
     """Unit of the held-out split; copies of a conversation stay together in either case."""
     refit_on_all: bool = True
     """Whether the returned head is fitted again on all rows after the report."""
+    off_policy: OffPolicy = "refuse"
+    """Explored conversations: `refuse` them, or `drop` the rows whose return an explored turn can
+    have changed, counted in the health report. What remains are samples of Q of the policy."""
     shuffle_returns: bool = False
     """Negative control: returns are permuted among the fitted rows, so Q learns nothing true."""
     max_batch_tokens: int = 8192

@@ -103,7 +103,10 @@ class QHealth:
     """Whether the returned head was fitted again on both parts after the report."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Conversations without a reward by ending, those ``without_action``, and single
-    ``rows_without_features``."""
+    ``rows_without_features``; under exploration conversations that were ``explored`` throughout,
+    and ``explored_rows``, whose return is not the policy's own."""
+    unrecorded: int = 0
+    """Conversations with explored turns, but no record of what could have been explored."""
     policies: Mapping[str, int] = field(default_factory=dict)
     """Conversations by the policy that collected them; empty name: not recorded."""
     policy: str = ""
@@ -134,6 +137,12 @@ class QHealth:
             out.append(
                 f"{strangers} conversations were logged under other policies than {self.policy}: "
                 "their returns are not its own"
+            )
+        if self.unrecorded:
+            out.append(
+                f"{self.unrecorded} conversations hold explored turns, but no record of the draw: "
+                "the returns from the last one on are the policy's own only if nothing after it "
+                "could have been explored"
             )
         if not self.heldout.rows:
             out.append("nothing was held out, so the fit is unknown")

@@ -6,15 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from iterpo.domain import Conversation, Decision, action_indices, decisions
+from iterpo.domain import Conversation, Decision, decisions
 from iterpo.errors import BatchError
 from iterpo.models.backbone import Backbone
 from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_evaluation.continuation import first_own_return
 from iterpo.policy_evaluation.features import Extracted, extract
 from iterpo.policy_evaluation.health import Fit, Part, QHealth, fit_quality
 from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
@@ -38,13 +40,14 @@ class TrainingRows:
     """The rows of a batch and where they come from."""
 
     decisions: tuple[Decision, ...]
-    """All (s_t, a_t, G_t) rows."""
+    """All (s_t, a_t, G_t) rows whose return is the policy's own."""
     sources: tuple[int, ...]
     """For each row, the index of its conversation in ``conversations``."""
     conversations: tuple[Conversation, ...]
-    """Conversations with a reward."""
+    """Conversations with a reward, but for those of which exploration left no row."""
     left_out: dict[str, int]
-    """Counts of what gives no rows: endings without a reward, ``without_action``."""
+    """Counts of what gives no rows: endings without a reward, ``without_action``; where something
+    was explored also the conversations ``explored`` throughout and all ``explored_rows``."""
 
 
 def fit_q(
@@ -67,7 +70,7 @@ def fit_q(
 
     Raises:
         BatchError: if nothing can be learned: an empty batch, no scored conversation, no agent
-            action, equal returns everywhere, or turns that were drawn off-policy.
+            action, equal returns everywhere, or explored conversations (see ``off_policy``).
         ContextOverflowError: if a row does not fit the backbone's context.
     """
     config = config or QConfig()
@@ -116,9 +119,12 @@ def training_rows(conversations: Sequence[Conversation], config: QConfig) -> Tra
             "are never counted as zero: collect again once the cause is gone"
         )
     _check_rewards(scored)
-    _check_on_policy(scored)
+    if config.off_policy == "refuse":
+        _refuse_explored(scored)
     found = [decisions(c, config.gamma, config.discount_unit) for c in scored]
     left_out["without_action"] = sum(not rows for rows in found)
+    if any(c.explored for c in scored):
+        scored, found = _drop_explored(scored, found, config.gamma, left_out)
     flat = tuple(d for rows in found for d in rows)
     if not flat:
         raise BatchError(
@@ -145,17 +151,36 @@ def _check_rewards(conversations: Sequence[Conversation]) -> None:
             )
 
 
-def _check_on_policy(conversations: Sequence[Conversation]) -> None:
-    explored = [
-        c for c in conversations if any(c.turns[i].off_policy for i in action_indices(c.turns))
-    ]
+def _refuse_explored(conversations: Sequence[Conversation]) -> None:
+    explored = [c for c in conversations if c.explored]
     if explored:
         raise BatchError(
-            f"{len(explored)} of {len(conversations)} conversations hold agent turns that were "
-            f"drawn off-policy (first: {explored[0].id!r}). Monte-Carlo returns would estimate the "
-            "value of the exploring policy, not of the deployed one: leave these conversations "
-            "out, or collect without exploration."
+            f"{len(explored)} of {len(conversations)} conversations were explored off-policy "
+            f"(first: {explored[0].id!r}). Their Monte-Carlo returns are those of the exploring "
+            "policy, not of the deployed one. Set off_policy to drop (q.off_policy in a plan) to "
+            "leave out the rows that this concerns, collect without exploration, or use a method "
+            "that corrects for it."
         )
+
+
+def _drop_explored(
+    scored: tuple[Conversation, ...],
+    found: list[tuple[Decision, ...]],
+    gamma: float,
+    left_out: Counter[str],
+) -> tuple[tuple[Conversation, ...], list[tuple[Decision, ...]]]:
+    own = [rows[first_own_return(c, gamma) - 1 :] for c, rows in zip(scored, found, strict=True)]
+    gone = [bool(rows) and not kept for rows, kept in zip(found, own, strict=True)]
+    left_out["explored"] = sum(gone)
+    left_out["explored_rows"] = sum(map(len, found)) - sum(map(len, own))
+    if left_out["explored_rows"] and not any(own):
+        raise BatchError(
+            f"all {left_out['explored_rows']} agent turns were explored or came before one that "
+            "was, so no return is the policy's own: explore a smaller share, or with scope action"
+        )
+    # Conversations without a row would take places in the held-out split.
+    keep = [not out for out in gone]
+    return tuple(compress(scored, keep)), list(compress(own, keep))
 
 
 def _fit(
@@ -211,6 +236,7 @@ def _report(
         train_fit=quality(train),
         refit_on_all=config.refit_on_all and bool(heldout.any()),
         left_out={**rows.left_out, "rows_without_features": unusable},
+        unrecorded=sum(c.explored and c.exploration is None for c in rows.conversations),
         policies=dict(Counter(c.policy for c in rows.conversations)),
         rows=spoken,
         forwards=extracted.forwards,
