@@ -12,7 +12,7 @@ from pathlib import Path
 
 from iterpo.errors import MissingDataError
 
-__all__ = ["LoadReport", "locate"]
+__all__ = ["LoadReport", "find", "locate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +76,20 @@ def locate(data_dir: str | None, game: str, folder: str, names: Sequence[str]) -
         f"{game}: data_dir is {data_dir!r}; looked for {wanted} in {looked} and did not find "
         "all of them. Put the files there or set the option data_dir to where they are"
     )
+
+
+def find(data_dir: str | None, folders: Sequence[str], names: Sequence[str]) -> Path | None:
+    """The first of ``names`` that is in ``data_dir`` or in sub-folders of these names, or None.
+
+    Args:
+        data_dir: Where to look; None finds nothing.
+        folders: Sub-folders, which may lie in one another in this order.
+        names: File names, the preferred one first.
+    """
+    if not data_dir:
+        return None
+    base = Path(data_dir).expanduser()
+    tops = (base / folders[0], base)
+    places = [*tops, *(top / folder for top in tops for folder in folders[1:])]
+    paths = (place / name for name in names for place in places)
+    return next((path for path in paths if path.is_file()), None)
