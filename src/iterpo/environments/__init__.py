@@ -19,8 +19,8 @@ __all__ = ["REGISTRY", "Environment", "PromptStyle", "make", "names"]
 
 REGISTRY: dict[str, str] = {
     "alliance": "iterpo.environments.alliance:Alliance",
-    "craigslist": "iterpo.environments.craigslist:Craigslist",
     "casino": "iterpo.environments.casino:Casino",
+    "craigslist": "iterpo.environments.craigslist:Craigslist",
     "deal_or_no_deal": "iterpo.environments.deal_or_no_deal:DealOrNoDeal",
     "job_interview": "iterpo.environments.job_interview:JobInterview",
     "ultimatum": "iterpo.environments.ultimatum:Ultimatum",

@@ -14,12 +14,34 @@ _NUMBERS = {
     w: n
     for n, w in enumerate("zero one two three four five six seven eight nine ten".split())  # noqa: SIM905
 } | {"no": 0, "a": 1, "an": 1}
+_LOW = ("zero", "no", "a", "an")
 _CAN = r"(?:'ll| will| would like to| would| can| could|'d like to|'d)?(?: just)?"
 _CLAIM = re.compile(
     rf"\b(?P<own>I{_CAN} (?:take|keep|want|get)\b)|\b(?P<other>you{_CAN} (?:take|get|have|keep)\b)",
     re.IGNORECASE | re.ASCII,
 )
 _END = re.compile(r"[.;!?\n]")
+
+_UNIT = "(?:packages?|packs?|packets?|units?|portions?|bundles?|bottles?|cases?) "
+_NUMBER = rf"[0-9]{{1,3}}|{'|'.join(w for w in _NUMBERS if w != 'no')}"
+_LEAD = re.compile(
+    rf"(?:{_UNIT})?(?:(?:and|plus|also|just|only) )*(?:(?P<no>no|none) |(?P<all>all|the) )?"
+    rf"(?:of )?(?:the )?(?:(?P<n>{_NUMBER}) )?(?:of )?(?:the )?(?:extra )?(?:{_UNIT})?"
+    r"(?:of )?(?:the )?"
+)
+"""What may stand before a mass noun: how much of it, and nothing else."""
+_WORD = re.compile(r"[a-z]+|[0-9]+|[^\s,&+a-z0-9]")
+_REST = re.compile(r"\b(?:rest|everything else|remainder)\b", re.IGNORECASE)
+_REST_IS = {
+    own: re.compile(
+        rf"[\s,]*(?:and )?(?:the rest|everything else)(?: is| goes to| for)? {whose}\W*",
+        re.IGNORECASE,
+    )
+    for own, whose in ((True, "(?:yours|you)"), (False, "(?:mine|me)"))
+}
+_LOOSE = re.compile(
+    r"[0-9]|\b(?:two|three|four|five|half|some|most|or|not|without)\b", re.IGNORECASE
+)
 
 
 @lru_cache(maxsize=64)
@@ -32,12 +54,37 @@ def _mention(items: tuple[str, ...]) -> re.Pattern[str]:
     )
 
 
+@lru_cache(maxsize=64)
+def _mass(items: tuple[str, ...]) -> re.Pattern[str]:
+    names = [name for item in items for name in item.split("/")]
+    return re.compile(rf"\b(?P<item>{'|'.join(map(re.escape, names))})s?\b", re.I | re.ASCII)
+
+
+@lru_cache(maxsize=64)
+def _counted(items: tuple[str, ...]) -> re.Pattern[str]:
+    """An amount of an item that no claim covers, and that leaves the claims unclear."""
+    number = rf"\b(?:[0-9]{{1,3}}|all|{'|'.join(w for w in _NUMBERS if w not in _LOW)}) "
+    return re.compile(
+        rf"{number}(?:of )?(?:the )?(?:{_UNIT})?(?:of )?(?:the )?{_mass(items).pattern}",
+        re.IGNORECASE | re.ASCII,
+    )
+
+
 @lru_cache(maxsize=16384)
-def said_share(text: str, items: tuple[str, ...], pool: tuple[int, ...]) -> tuple[int, ...] | None:
+def said_share(
+    text: str, items: tuple[str, ...], pool: tuple[int, ...], mass: bool = False
+) -> tuple[int, ...] | None:
     """The speaker's share as claimed in words; None if there is no claim or it is unclear.
 
     Items left unmentioned go to the other side after "I take …", to the speaker after
     "you get …"; where both are said, every item must be accounted for.
+
+    Args:
+        text: Message without its boxes.
+        items: Names; a mass noun may have several ("firewood/wood").
+        pool: How many there are of each.
+        mass: Whether items are substances, "the water" and "two packages of water", not things,
+            "two hats". An amount must then stand before each of them, and nothing else.
 
     >>> said_share("I keep both books. You?", ("book", "hat"), (2, 1))
     (2, 0)
@@ -45,23 +92,35 @@ def said_share(text: str, items: tuple[str, ...], pool: tuple[int, ...]) -> tupl
     (2, 0)
     >>> said_share("I want books", ("book", "hat"), (2, 1)) is None
     True
+    >>> said_share("I'll take the food and 2 packs of water", ("food", "water"), (3, 3), mass=True)
+    (3, 2)
     """
     text = text.replace("’", "'")
     claims = list(_CLAIM.finditer(text))
     if not claims:
         return None
     said: dict[bool, dict[int, int]] = {}
+    outside, at = [], 0
     for claim, following in zip(claims, [*claims[1:], None], strict=True):
         until = following.start() if following else len(text)
         end = _END.search(text, claim.end(), until)
-        part = text[claim.end() : end.start() if end else until]
-        counts = _counts(part, items, pool)
+        stop = end.start() if end else until
+        outside.append(text[at : claim.start()])
+        at = stop
+        part, own = text[claim.end() : stop], bool(claim["own"])
+        counts = _amounts(part, items, pool, own) if mass else _counts(part, items, pool)
         if counts is None:
             return None
-        side = said.setdefault(bool(claim["own"]), {})
+        side = said.setdefault(own, {})
         if side.keys() & counts.keys():
             return None
         side.update(counts)
+    if not any(said.values()):
+        return None
+    if mass:
+        nothing = not any(n for counts in said.values() for n in counts.values())
+        if nothing or _counted(items).search(". ".join([*outside, text[at:]])):
+            return None
     return _combined(said.get(True), said.get(False), pool)
 
 
@@ -83,6 +142,41 @@ def _counts(part: str, items: tuple[str, ...], pool: tuple[int, ...]) -> dict[in
             return None
         out[i] = n
     return out or None
+
+
+def _amounts(
+    part: str, items: tuple[str, ...], pool: tuple[int, ...], own: bool
+) -> dict[int, int] | None:
+    """Claimed amounts of mass nouns; empty for "the rest", which is what nobody mentions."""
+    out: dict[int, int] = {}
+    at = 0
+    for found in _mass(items).finditer(part):
+        name = found["item"].lower()
+        i = next(i for i, item in enumerate(items) if name in item.split("/"))
+        n = _amount(part[at : found.start()], pool[i])
+        if n is None or n > pool[i] or i in out:
+            return None
+        out[i] = n
+        at = found.end()
+    tail = part[at:]
+    if not out:
+        return {} if re.fullmatch(r"\s*(?:all )?(?:the rest|everything else)\W*", tail) else None
+    if _LOOSE.search(tail) or (_REST.search(tail) and not _REST_IS[own].fullmatch(tail)):
+        return None
+    return out
+
+
+def _amount(lead: str, available: int) -> int | None:
+    words = "".join(f"{word} " for word in _WORD.findall(lead.lower()))
+    found = _LEAD.fullmatch(words)
+    if not found or (found["no"] and found["n"]):
+        return None
+    if found["no"]:
+        return 0
+    if found["n"]:
+        n = int(found["n"]) if found["n"].isdigit() else _NUMBERS[found["n"]]
+        return None if found["all"] == "all" and n != available else n
+    return available if found["all"] else None
 
 
 def _combined(

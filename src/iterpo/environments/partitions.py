@@ -45,7 +45,8 @@ class Partitioning:
     items: tuple[str, ...]
     """Items as boxes name them, in order."""
     nouns: tuple[str, ...]
-    """Items as people talk of several or much of them, in the same order."""
+    """Items as people talk of several or much of them, in the same order; other names of a
+    substance after a slash."""
     unit: int
     """Points that make a reward of 1."""
     limit: int
@@ -56,6 +57,8 @@ class Partitioning:
     """Whether a box must name the items in order."""
     style: PromptStyle = "full"
     """Wording of the scripted partner."""
+    mass: bool = False
+    """Whether nouns are substances ("water"), so that claims read "the water", not "two waters"."""
 
     def act(self, text: str, pool: Counts) -> boxed.Act[Written]:
         """What one message does."""
@@ -118,8 +121,9 @@ class PartitionBargain:
     @property
     def preference(self) -> str:
         """The partner's true ranking in words, without numbers."""
-        names = self.game.items if self.style == "compact" else self.game.nouns
-        return _ranking(names, self.partner_values, self.style == "compact")
+        compact = self.style == "compact"
+        names = self.game.items if compact else tuple(n.split("/")[0] for n in self.game.nouns)
+        return _ranking(names, self.partner_values, compact)
 
     def standing(self, turns: Sequence[Turn], role: Role) -> Counts | None:
         """The agent's share in the proposal of a side, where one stands."""
@@ -135,7 +139,8 @@ class PartitionBargain:
 
     def plain_offer(self, text: str, turns: Sequence[Turn] = ()) -> Counts | None:  # noqa: ARG002
         """The share that a message of the agent claims in words."""
-        return said_share(boxed.outside(text), self.game.items, self.pool)
+        names = self.game.nouns if self.game.mass else self.game.items
+        return said_share(boxed.outside(text), names, self.pool, self.game.mass)
 
     def worth(self, terms: Counts) -> float:
         """Points of the partner."""

@@ -20,7 +20,7 @@ from iterpo.environments.sources.files import LoadReport
 from iterpo.environments.sources.hub import hub_rows
 from iterpo.errors import DataError
 
-__all__ = ["Camper", "Campsite", "hub_campsites", "read_campsites", "split_of"]
+__all__ = ["Camper", "Campsite", "campsite_split", "hub_campsites", "read_campsites"]
 
 HUB_ID = "kchawla123/casino"
 PUBLISHED = {"casino.json": "4f2c4560a0070906ed018c3f0766e35f8f8f31b36274ebf35b608621915744ab"}
@@ -54,12 +54,12 @@ class Campsite:
     """``mturk_agent_1``, who becomes the agent, and ``mturk_agent_2``."""
 
 
-def split_of(number: int) -> Split:
+def campsite_split(number: int) -> Split:
     """The split of a dialogue: the published 1,030 numbers shuffled once, the first 875 train.
 
     It depends on nothing but the number, so that a part of the file can't mix the splits.
 
-    >>> [split_of(n).value for n in (751, 325, 408, 597)]
+    >>> [campsite_split(n).value for n in (751, 325, 408, 597)]
     ['train', 'train', 'heldout', 'heldout']
     """
     return Split.HELDOUT if number in _heldout() else Split.TRAIN
