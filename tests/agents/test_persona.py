@@ -107,11 +107,11 @@ def test_a_weight_of_0_is_never_drawn() -> None:
         ({"within": 0}, "within: given 0; accepted: 1 or more"),
         ({"scope": "turn"}, "scope: given 'turn'; accepted: conversation, action"),
         ({"traits": {}}, "traits: given none; accepted: tone, brevity"),
-        ({"traits": {"mood": {"warm": 1}}}, "traits.mood: unknown trait; accepted: tone"),
-        ({"traits": {"tone": {"loud": 1}}}, "traits.tone.loud: unknown value; accepted: warm"),
-        ({"traits": {"tone": {"warm": -1}}}, "traits.tone.warm: given -1; accepted: 0 or more"),
-        ({"traits": {"tone": {"warm": 0}}}, "traits.tone: given no value to draw"),
-        ({"traits": {"tone": {}}}, "traits.tone: given no value to draw"),
+        ({"traits": {"mood": {"warm": 1}}}, "traits: given 'mood'; accepted: tone, brevity"),
+        ({"traits": {"tone": {"loud": 1}}}, r"given tone\.loud; accepted of tone: warm, formal"),
+        ({"traits": {"tone": {"warm": -1}}}, r"weight -1 for tone\.warm; accepted: 0 or more"),
+        ({"traits": {"tone": {"warm": 0}}}, "given no value of tone to draw; accepted: a weight"),
+        ({"traits": {"tone": {}}}, "given no value of tone to draw"),
     ],
 )
 def test_impossible_settings_are_refused(given: dict[str, Any], named: str) -> None:

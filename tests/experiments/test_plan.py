@@ -144,6 +144,41 @@ def test_identity_follows_whatever_changes_results(change: str) -> None:
     assert load_plan("demo", [change]).identity() != load_plan("demo").identity()
 
 
+def test_exploration_follows_its_settings_and_not_their_order() -> None:
+    drop = "q.off_policy=drop"
+    traits = ("tone: {warm: 1, blunt: 2}", "pace: {late: 1}")
+    ids = [
+        load_plan("demo", [drop, *more]).identity()
+        for more in (
+            [],
+            ["collect.explore.share=0.3"],
+            ["collect.explore.share=0.4"],
+            ["collect.explore.scope=action"],
+            [f"collect.explore.traits={{{', '.join(traits)}}}"],
+            [f"collect.explore.traits={{{', '.join(reversed(traits))}}}"],
+        )
+    ]
+    assert len(set(ids)) == len(ids) - 1
+    assert ids[-1] == ids[-2]
+
+
+def test_a_plan_that_explores_needs_a_q_that_can_take_it() -> None:
+    with pytest.raises(ConfigError, match=r"q\.off_policy: given 'refuse' .*accepted: drop"):
+        load_plan("demo", ["collect.explore.share=0.3"])
+    with pytest.raises(ConfigError, match=r"collect\.explore\.share.*below 1, since J"):
+        load_plan("demo", ["collect.explore.share=1", "q.off_policy=drop"])
+    with pytest.raises(ConfigError) as caught:
+        load_plan("demo", ["collect.explore.traits.tone.loud=1", "q.off_policy=drop"])
+    assert "1 mistake\n  collect.explore.traits: given tone.loud; accepted" in str(caught.value)
+    plan = load_plan("demo", ["collect.explore.share=0.3", "q.off_policy=drop"])
+    assert plan.collect.explore is not None
+    assert plan.collect.explore.share == 0.3
+
+
+def test_presets_do_not_explore() -> None:
+    assert all(load_plan(name).collect.explore is None for name in preset_names())
+
+
 def test_st_grpo_counts_agent_turns() -> None:
     assert load_plan("demo", ["q.discount_unit=message"]).q.discount_unit == "message"
     with pytest.raises(ConfigError, match=r"q\.discount_unit.*st_grpo: agent_turn"):

@@ -53,6 +53,19 @@ def test_a_conversation_that_may_not_fit_is_refused(
         check(plan(tiny, **sizes), tmp_path)
 
 
+def test_the_longest_persona_must_fit_too(tiny: Path, tmp_path: Path) -> None:
+    sizes = {f"{s}.sampling.max_new_tokens": 8 for s in ("collect", "improve")}
+    check(plan(tiny, **sizes), tmp_path / "plain")
+    full = {"environment.options": {"prompt_style": "full"}}
+    explore = {"collect.explore.share": 0.5, "q.off_policy": "drop"}
+    with pytest.raises(ContextOverflowError) as told:
+        check(plan(tiny, **sizes, **full), tmp_path / "full")
+    with pytest.raises(ContextOverflowError) as more:
+        check(plan(tiny, **sizes, **full, **explore), tmp_path / "explored")
+    plain, explored = (int(str(e.value).split("may need ")[1].split()[0]) for e in (told, more))
+    assert explored > plain + 50
+
+
 def test_all_that_is_wrong_comes_at_once(tmp_path: Path) -> None:
     bare = tiny_model(tmp_path / "bare", chat_template=None)
     wrong = plan(bare, **{"improve.grpo": {"epsilonn": 0.1}})

@@ -71,15 +71,15 @@ def _rules(config: PersonaConfig) -> list[tuple[bool, str]]:
 
 def _wrong_weights(trait: str, weights: Mapping[str, float]) -> Iterator[str]:
     if trait not in TRAITS:
-        yield f"traits.{trait}: unknown trait; accepted: {', '.join(TRAITS)}"
+        yield f"traits: given {trait!r}; accepted: {', '.join(TRAITS)}"
         return
     for value, weight in weights.items():
         if value not in TRAITS[trait]:
-            yield f"traits.{trait}.{value}: unknown value; accepted: {', '.join(TRAITS[trait])}"
+            yield f"traits: given {trait}.{value}; accepted of {trait}: {', '.join(TRAITS[trait])}"
         if not 0 <= weight < math.inf:
-            yield f"traits.{trait}.{value}: given {weight!r}; accepted: 0 or more"
+            yield f"traits: given weight {weight!r} for {trait}.{value}; accepted: 0 or more"
     if not any(weight > 0 for weight in weights.values()):
-        yield f"traits.{trait}: given no value to draw; accepted: a weight above 0, or no {trait}"
+        yield f"traits: given no value of {trait} to draw; accepted: a weight above 0"
 
 
 def draw_persona(config: PersonaConfig, seed: int) -> Exploration:

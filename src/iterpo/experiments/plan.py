@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from iterpo.agents.persona import PersonaConfig
 from iterpo.config import dump, override, parse, read_yaml
 from iterpo.domain import Sampling, derive
 from iterpo.errors import ConfigError
@@ -107,6 +108,9 @@ class CollectPlan:
     batching changes rounding."""
     attempts: int = 2
     """Tries of a conversation that fails for reasons outside it."""
+    explore: PersonaConfig | None = None
+    """Personas that the agent takes on in a share of the training conversations (section 3.4),
+    never on held-out kernels; null: none. Needs `q.off_policy: drop`."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -187,6 +191,7 @@ class Plan:
         )
         found += [f"improve.{mistake}" for mistake in self.improve.mistakes()]
         found += self._too_few_to_split()
+        found += self._unusable_exploration()
         if self.method.name == "st_grpo" and self.q.discount_unit == "message":
             found.append(
                 "q.discount_unit: given 'message'; accepted with st_grpo: agent_turn, since at "
@@ -205,6 +210,23 @@ class Plan:
             f"q.holdout_fraction: given {self.q.holdout_fraction} of {units} {self.q.split_by}; "
             "accepted: 0, or at least 2 of them a round (collect.scenarios, collect.per_scenario)"
         ]
+
+    def _unusable_exploration(self) -> list[str]:
+        explore = self.collect.explore
+        if explore is None:
+            return []
+        found = []
+        if self.q.off_policy == "refuse":
+            found.append(
+                "q.off_policy: given 'refuse' with collect.explore; accepted: drop, which fits Q "
+                "to the returns that exploration can't have changed; or collect.explore=null"
+            )
+        if explore.share == 1:
+            found.append(
+                "collect.explore.share: given 1.0; accepted in a plan: below 1, since J of the "
+                "policy is measured on what it says itself"
+            )
+        return found
 
     def operators_of_round(self, i: int) -> tuple[QConfig, ImproveConfig]:
         """Settings of both operators in round i, with seeds that follow from the run's seed."""

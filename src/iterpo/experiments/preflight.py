@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
 from iterpo import environments
+from iterpo.agents.persona import longest
 from iterpo.artifacts import seal, write_atomic
 from iterpo.domain import PolicyRef, Role, Scenario, Split, Turn
 from iterpo.environments.base import Environment
@@ -21,7 +22,7 @@ from iterpo.errors import ConfigError, ContextOverflowError, IterpoError
 from iterpo.experiments.events import Report
 from iterpo.experiments.lineage import policy_of_round
 from iterpo.experiments.plan import Plan
-from iterpo.experiments.rollout import draw_scenarios
+from iterpo.experiments.rollout import draw_scenarios, prompt_style
 from iterpo.methods import make
 from iterpo.models.backbone import check_quantization, load_chat
 from iterpo.policy_improvement.grpo import check_grpo_fields
@@ -89,6 +90,8 @@ def _check_context(
     """The longest conversation must fit: prompts are never cut in the middle of a run."""
     chat, context = load_chat(policy)
     reply = plan.collect.sampling.max_new_tokens
+    explore = plan.collect.explore
+    persona = longest(explore, prompt_style(env)) if explore is not None else ""
     # Candidates of the improvement may be longer than what was said.
     beyond = max(0, plan.improve.sampling.max_new_tokens - reply)
     for scenario in (s for scenarios in drawn.values() for s in scenarios):
@@ -96,6 +99,7 @@ def _check_context(
         # The policy's own view, with an answer to speak to: its reminder only shows then.
         turns = [opening, Turn(Role.PARTNER, opening.text)]
         view = env.view(scenario, Role.AGENT, turns)
+        view = replace(view, system=view.system + persona)
         first = len(chat.prompt_ids(view.messages()))
         # Ten messages follow the opening, and a partner's are about as long as the policy's.
         needed = first + 10 * reply + beyond

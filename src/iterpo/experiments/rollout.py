@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from iterpo import environments
 from iterpo.agents.local import LocalPolicy
+from iterpo.agents.persona import Exploring
 from iterpo.agents.scripted import Bargaining, ScriptedPartner
+from iterpo.agents.wording import Style
 from iterpo.artifacts import seal
 from iterpo.collect import Pace, Table, Tally, collect_into, seats
 from iterpo.domain import Scenario, Split
@@ -20,7 +23,7 @@ from iterpo.experiments.plan import Plan
 from iterpo.measure import measure
 from iterpo.models.backbone import load
 
-__all__ = ["deploy", "draw_scenarios"]
+__all__ = ["deploy", "draw_scenarios", "prompt_style"]
 
 
 def draw_scenarios(env: Environment, plan: Plan, split: Split, i: int) -> tuple[Scenario, ...]:
@@ -31,6 +34,11 @@ def draw_scenarios(env: Environment, plan: Plan, split: Split, i: int) -> tuple[
     if plan.collect.kernels == "fixed":
         return env.scenarios(split, n, plan.collect.data_seed)
     return env.scenarios(split, n * (i + 1), plan.collect.data_seed)[n * i :]
+
+
+def prompt_style(env: Environment) -> Style:
+    """How the game words its prompts; other people's games that don't say use prose."""
+    return "compact" if getattr(env.options, "prompt_style", "full") == "compact" else "full"
 
 
 def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
@@ -50,7 +58,7 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
         scenarios = draw_scenarios(env, plan, split, i)
         conversations = collect_into(
             folder / key / split.value,
-            table,
+            _exploring(table, plan) if split is Split.TRAIN else table,
             seats(scenarios, per_scenario, round=i, seed=plan.seed),
             concurrency=plan.collect.concurrency,
             attempts=plan.collect.attempts,
@@ -62,6 +70,14 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
             shutil.rmtree(folder / key / split.value)
         facts[split.value] = measure(conversations, plan.q.gamma).to_dict()
     seal(folder / key, "deploy", facts)
+
+
+def _exploring(table: Table, plan: Plan) -> Table:
+    """The same table with an agent under personas, where the plan asks for them."""
+    if plan.collect.explore is None:
+        return table
+    style = prompt_style(table.environment)
+    return replace(table, agent=Exploring(table.agent, plan.collect.explore, style))
 
 
 def _progress(key: str, stage: str, report: Report) -> Callable[[Tally], None]:
