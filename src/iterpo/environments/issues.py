@@ -126,15 +126,8 @@ class Agenda:
         pairs = zip(self.issues, terms, strict=True)
         return " ".join(f"{issue.name}={issue.options[option]}" for issue, option in pairs)
 
-    def cell(self, terms: Terms) -> int:
-        """Index of a deal among all deals, in lexicographic order."""
-        index = 0
-        for option, size in zip(terms, self.shape, strict=True):
-            index = index * size + option
-        return index
-
     def terms(self, cell: int) -> Terms:
-        """The deal at an index."""
+        """The deal at an index of the tables, in which deals stand in lexicographic order."""
         out = []
         for size in reversed(self.shape):
             cell, option = divmod(cell, size)
