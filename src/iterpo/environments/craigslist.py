@@ -121,7 +121,7 @@ class Craigslist:
         title, price = _fact(scenario, "title"), _money_text(_cents(scenario, "list_price"))
         if self.options.prompt_style == "compact":
             return Turn(Role.AGENT, f"Sell {title}? ${price}", scripted=True)
-        text = f"Hi there! I am selling this: {title}. I ask ${price} for it. Are you interested?"
+        text = f"Hi there! I am selling this: {title}. I ask ${price} for it. Does it interest you?"
         return Turn(Role.AGENT, text, scripted=True)
 
     def view(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> View:

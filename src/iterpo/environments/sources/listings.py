@@ -213,7 +213,7 @@ def _line_records(path: Path, text: str) -> Iterator[tuple[str, Record]]:
 
 
 def _csv_records(path: Path, text: str) -> Iterator[tuple[str, Record]]:
-    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    rows, n = csv.DictReader(io.StringIO(text, newline=""), strict=True), 0
     try:
         absent = [name for name in CSV_COLUMNS if name not in (rows.fieldnames or ())]
         if absent:
@@ -226,7 +226,7 @@ def _csv_records(path: Path, text: str) -> Iterator[tuple[str, Record]]:
                 raise DataError(f"{path}, row {n} does not have as many fields as the header")
             yield f"row {n}", row
     except csv.Error as error:
-        raise DataError(f"{path}, line {rows.line_num}: {error}") from None
+        raise DataError(f"{path}, row {n + 1}: {error}; get the file again") from None
 
 
 def _gathered(where: str, records: _Named) -> tuple[tuple[Listing, ...], LoadReport]:
