@@ -213,8 +213,10 @@ def _keys(
 ) -> Iterator[str]:
     for name, field in part.get("properties", {}).items():
         inner = _definition(field, defs)
-        value = values[name]
-        default = "" if inner is not None and value is not None else f"`{json.dumps(value)}`"
+        # Of a section that is null by default, the schema knows the keys' own defaults.
+        value = values.get(name, field.get("default"))
+        unsaid = name not in values and "default" not in field
+        default = "" if unsaid or (inner and value is not None) else f"`{json.dumps(value)}`"
         meaning = _cell(field.get("description", ""))
         yield f"| `{prefix}{name}` | {_cell(_kind(field))} | {_cell(default)} | {meaning} |\n"
         if inner is not None:

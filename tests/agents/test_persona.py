@@ -135,6 +135,20 @@ def test_instructions_hold_nothing_that_a_game_could_read() -> None:
     assert all(re.fullmatch("[a-z]+", name) for name in names)
 
 
+def test_the_prompt_can_be_rendered_again_from_the_log() -> None:
+    """A log sorts its keys."""
+    for seed in range(20):
+        drawn = draw_persona(PersonaConfig(share=1.0), seed)
+        c = Conversation("c", "k", "toy", (Turn(Role.AGENT, "open", scripted=True),),
+                         Outcome(Ending.REFUSED, 0.0), "", exploration=drawn)  # fmt: skip
+        stored = from_line(to_line(c), "here").exploration
+        assert stored is not None
+        assert list(stored.traits) != list(drawn.traits)
+        for style in ("full", "compact"):
+            told = [instruction(d.traits, style) for d in (stored, drawn)]  # type: ignore[arg-type]
+            assert told[0] == told[1] != ""
+
+
 def test_the_longest_instruction_is_longest() -> None:
     for style in ("full", "compact"):
         worst = longest(SMALL, style)  # type: ignore[arg-type]

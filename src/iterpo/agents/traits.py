@@ -62,9 +62,9 @@ def instruction(traits: Mapping[str, str], style: Style = "full") -> str:
     >>> instruction({"emoji": "none"})
     '\n\nHow to come across:\n- Write without emoji.'
     """
-    if not traits:
-        return ""
+    # In the table's order: a log gives traits back in another one than they were drawn in.
+    ordered = [(trait, traits[trait]) for trait in TRAITS if trait in traits]
     if style == "compact":
-        return "".join(f" {trait}={value}" for trait, value in traits.items())
-    lines = (f"\n- {TRAITS[trait][value]}" for trait, value in traits.items())
-    return "\n\nHow to come across:" + "".join(lines)
+        return "".join(f" {trait}={value}" for trait, value in ordered)
+    lines = "".join(f"\n- {TRAITS[trait][value]}" for trait, value in ordered)
+    return f"\n\nHow to come across:{lines}" if lines else ""

@@ -45,7 +45,9 @@ def _counted(measurement: dict[str, Any]) -> str:
     total = measurement.get("conversations", measurement.get("n"))
     left_out = measurement.get("left_out", 0)
     lost = sum(left_out.values()) if isinstance(left_out, dict) else left_out
-    return f"{total}" + (f" ({lost} left out)" if lost else "")
+    apart = {"left out": lost, "explored": measurement.get("explored", 0)}
+    told = ", ".join(f"{n} {why}" for why, n in apart.items() if n)
+    return f"{total} ({told})" if told else f"{total}"
 
 
 def _print_health(run: RunFacts) -> None:

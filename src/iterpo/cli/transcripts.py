@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from iterpo.cli.output import number, print_table, say
+from iterpo.cli.output import console, number, print_table, say
 
 if TYPE_CHECKING:
     from iterpo.domain import Conversation, DiscountUnit, Reward
 
-__all__ = ["Credit", "as_json", "print_transcript"]
+__all__ = ["Credit", "as_json", "print_message", "print_outcome", "print_transcript"]
+
+_UNITS: tuple[DiscountUnit, ...] = ("agent_turn", "message")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,6 @@ def as_json(conversation: Conversation, credit: Credit) -> dict[str, Any]:
 
 def print_transcript(shown: dict[str, Any], credit: Credit) -> None:
     """The same for people."""
-    terms = ", ".join(f"{k} {v}" for k, v in shown["terms"].items())
-    reward = "no reward" if shown["reward"] is None else f"reward {number(shown['reward'])}"
     best = shown["j_star"].get(credit.unit)
     with_q = any(turn.get("q") is not None for turn in shown["turns"])
     rows = []
@@ -69,11 +71,57 @@ def print_transcript(shown: dict[str, Any], credit: Credit) -> None:
         who = turn["role"] + (" (opening)" if turn["scripted"] else "")
         credited = (number(turn.get("t")), number(turn.get("return")))
         q = (number(turn.get("q")),) if with_q else ()
-        rows.append((turn["message"], who, turn["text"], *credited, *q))
+        rows.append((turn["message"], who, _harmless(turn["text"]), *credited, *q))
     columns = ("#", "who", "says", "t", "return G_t", *(("Q",) if with_q else ()))
     title = f"{shown['kernel_id']}, round {shown['round']}, replica {shown['replica']}"
     print_table(title, columns, rows)
-    parts = [shown["ending"], terms, reward, shown["detail"]]
+    parts = [*_ending(shown["ending"], shown["terms"], shown["reward"]), shown["detail"]]
     if best is not None:
         parts.append(f"best attainable return {number(best)}")
     say("  " + "; ".join(p for p in parts if p) + "\n")
+
+
+def print_message(who: str, text: str) -> None:
+    """One message as it is spoken; in a terminal its boxes stand out."""
+    from rich.text import Text
+
+    from iterpo.environments.boxed import spans
+
+    shown = Text(f"{who}> ", style="bold")
+    said = Text(_harmless(text), style="not bold")
+    for begin, _, end in spans(said.plain):
+        said.stylize("bold yellow", begin, end + 1)
+    console().print(shown.append_text(said), soft_wrap=True)
+
+
+def print_outcome(conversation: Conversation, gamma: float) -> None:
+    """How it ended, and what it was worth in both discount units, beside J* where it is known."""
+    from iterpo.domain import discounted_return
+
+    outcome = conversation.outcome
+    parts = [*_ending(outcome.ending.value, outcome.terms, outcome.reward), *outcome.flags]
+    say("\n" + "; ".join(p for p in (*parts, _harmless(outcome.detail)) if p))
+    if not outcome.ending.scored:
+        return
+    rows = []
+    for unit in _UNITS:
+        value = discounted_return(conversation, gamma, unit)
+        best = conversation.j_star.get(unit)
+        rows.append((unit, value, best, None if best is None else best - value))
+    known = any(row[2] is not None for row in rows)
+    columns = ("discounted by", "return", "J*", "regret")
+    print_table(
+        f"The agent's return at gamma {gamma:g}",
+        columns if known else columns[:2],
+        [row if known else row[:2] for row in rows],
+    )
+
+
+def _ending(ending: str, terms: Any, reward: float | None) -> tuple[str, ...]:
+    agreed = ", ".join(f"{k} {v}" for k, v in terms.items())
+    return ending, agreed, "no reward" if reward is None else f"reward {number(reward)}"
+
+
+def _harmless(text: str) -> str:
+    """Without characters that steer a terminal: whoever spoke may be no friend."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
