@@ -16,6 +16,7 @@
     ├── ArtifactError          (ValueError)      a stored file is corrupt, truncated or incomplete
     ├── ResumeError            (ValueError)      the run folder belongs to another plan
     ├── StorageFullError       (OSError)         the disk is full
+    ├── EndpointError          (RuntimeError)    a model server did not give a usable reply
     └── PhaseError             (RuntimeError)    a phase process ended without finishing
 
 A message says what was given, what is accepted and what to do.
@@ -29,6 +30,7 @@ __all__ = [
     "ConfigError",
     "ContextOverflowError",
     "DataError",
+    "EndpointError",
     "IterpoError",
     "MissingDataError",
     "MissingExtraError",
@@ -117,6 +119,10 @@ class ResumeError(IterpoError, ValueError):
 
 class StorageFullError(IterpoError, OSError):
     """The disk is full; what was finished before is kept."""
+
+
+class EndpointError(IterpoError, RuntimeError):
+    """A model server did not give a usable reply."""
 
 
 class PhaseError(IterpoError, RuntimeError):

@@ -33,7 +33,7 @@ class Reply:
     text: str
     """What it says."""
     sampled: Sampled | None = None
-    """How it was sampled, where a policy of this process spoke."""
+    """How it was sampled, where a model spoke."""
     off_policy: bool = False
     """True if exploration changed the distribution that it was drawn from."""
 

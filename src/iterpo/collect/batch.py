@@ -19,7 +19,7 @@ from typing import Any
 from iterpo.agents.base import Seat
 from iterpo.artifacts import is_sealed, seal
 from iterpo.collect.play import Table, play
-from iterpo.domain import Conversation, Ending, Role, Scenario, derive
+from iterpo.domain import Conversation, Ending, Role, Sampled, Scenario, derive
 from iterpo.store import CONVERSATIONS, read_conversations, write_conversations
 
 __all__ = ["Pace", "Tally", "collect", "collect_into", "seats"]
@@ -176,9 +176,13 @@ class _Meter:
             done=old.done + 1,
             agreed=old.agreed + (ending is Ending.AGREED),
             failed=old.failed + (not ending.scored),
-            tokens=old.tokens
-            + sum(len(t.sampled.token_ids) for t in conversation.turns if t.sampled),
+            tokens=old.tokens + sum(_length(t.sampled) for t in conversation.turns if t.sampled),
         )
+
+
+def _length(sampled: Sampled) -> int:
+    """Tokens of a turn as far as they are known: a server may keep back ids, log-probs or both."""
+    return len(sampled.token_ids or sampled.logprobs or ())
 
 
 def _blocks(places: Sequence[Seat], size: int) -> Iterator[Sequence[Seat]]:

@@ -8,10 +8,12 @@ dataclasses. A class reports its own range and cross-field mistakes by raising `
 
 from iterpo.config.paths import cache_folder, data_folder, environment_overrides
 from iterpo.config.schema import json_schema
+from iterpo.config.secrets import Secret, read_secret
 from iterpo.config.text import override, read_yaml
 from iterpo.config.typed import canonical_yaml, dump, parse
 
 __all__ = [
+    "Secret",
     "cache_folder",
     "canonical_yaml",
     "data_folder",
@@ -20,5 +22,6 @@ __all__ = [
     "json_schema",
     "override",
     "parse",
+    "read_secret",
     "read_yaml",
 ]

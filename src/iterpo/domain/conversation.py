@@ -52,23 +52,31 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """How an agent turn came to be; absent for scripted and text-only turns."""
+    """How a turn came to be; absent for scripted and text-only turns.
 
-    token_ids: tuple[int, ...]
-    """Ids as sampled, never re-tokenised; ends with the stop token if ``finish`` is ``stop``."""
-    logprobs: tuple[float, ...]
-    """Natural log-probability of each id under the distribution that it was drawn from
-    (after temperature and nucleus); same length as ``token_ids``."""
+    A server may keep back ids, log-probabilities or both: None says so. An empty tuple is a
+    response without a token.
+    """
+
+    token_ids: tuple[int, ...] | None
+    """Ids as sampled, never re-tokenised; ends with the stop token if ``finish`` is ``stop``.
+    None if they are not known."""
+    logprobs: tuple[float, ...] | None
+    """Natural log-probability of each token; same length as ``token_ids`` where both are known.
+    None if they are not known."""
     sampling: Sampling
     """Effective settings."""
     prompt_sha256: str
-    """Hash of the rendered prompt's token ids."""
+    """Hash of the rendered prompt's token ids; empty if a server kept them back."""
     n_prompt_tokens: int
-    """Length of that prompt in tokens."""
+    """Length of that prompt in tokens; 0 if a server did not say."""
     policy: str
-    """``PolicyRef.id`` of the policy that sampled it."""
+    """``PolicyRef.id`` of the policy that sampled it, or the name of a served model."""
     finish: str
     """``stop`` (the model ended its turn) or ``length`` (cut at ``max_new_tokens``)."""
+    logprobs_mode: str = "processed"
+    """``processed``: under the distribution that was drawn from (after temperature and nucleus);
+    ``raw``: before them, so no ratio can be formed unless the settings are neutral."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ class Turn:
     scripted: bool = False
     """True for the opening: a template, never sampled, never an action."""
     sampled: Sampled | None = None
-    """Evidence of sampling; None for partners, scripted turns and text-only logs."""
+    """Evidence of sampling; None for scripted speakers and text-only logs."""
     off_policy: bool = False
     """True if the turn was drawn under exploration instead of the policy itself."""
 

@@ -2,8 +2,8 @@
 
 One conversation a line, keys sorted, no time stamps: the same conversation gives the same bytes.
 Numbers are written in full, so what is read back equals what was played, to the last bit.
-Token ids and log-probabilities are stored with every sampled turn; a turn without them is
-text-only and says so by their absence.
+Token ids and log-probabilities are stored with every sampled turn, null where a server kept them
+back; a turn without any evidence is text-only and says so by its absence.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _EXPLORATION: dict[str, tuple[type, ...]] = {
     "action": (int, _NONE),
 }
 _SAMPLED: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("token_ids", "logprobs"), (list,)),
-    **dict.fromkeys(("prompt_sha256", "policy", "finish"), (str,)),
+    **dict.fromkeys(("token_ids", "logprobs"), (list, _NONE)),
+    **dict.fromkeys(("prompt_sha256", "policy", "finish", "logprobs_mode"), (str,)),
     "sampling": (dict,),
     "n_prompt_tokens": (int,),
 }
@@ -154,16 +154,18 @@ def _turn(record: Mapping[str, Any]) -> Turn:
 def _sampled(record: Mapping[str, Any]) -> Sampled:
     _check_types(record, _SAMPLED)
     ids, logprobs = record["token_ids"], record["logprobs"]
-    if not all(type(i) is int and i >= 0 for i in ids):
+    if ids is not None and not all(type(i) is int and i >= 0 for i in ids):
         raise TypeError("token_ids must be whole numbers, 0 or more")
-    if len(ids) != len(logprobs):
+    if ids is not None and logprobs is not None and len(ids) != len(logprobs):
         raise ValueError(f"{len(ids)} token_ids, but {len(logprobs)} logprobs")
-    _check_numbers(dict(enumerate(logprobs)), "logprobs")
+    _check_numbers(dict(enumerate(logprobs or ())), "logprobs")
+    if record.get("logprobs_mode", "processed") not in ("processed", "raw"):
+        raise ValueError(f"logprobs_mode is {record['logprobs_mode']!r}; expected processed or raw")
     return Sampled(
         **{
             **record,
-            "token_ids": tuple(record["token_ids"]),
-            "logprobs": tuple(record["logprobs"]),
+            "token_ids": None if ids is None else tuple(ids),
+            "logprobs": None if logprobs is None else tuple(logprobs),
             "sampling": Sampling(**record["sampling"]),
         }
     )
