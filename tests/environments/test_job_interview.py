@@ -102,7 +102,9 @@ def test_edge_table(talk: Talk, row: str, messages: list[str], expected: object)
         assert outcome.reward == pytest.approx(J_REWARD, abs=5e-5)
     if row.startswith("17"):
         played = Conversation("c", "k", GAME.name, turns, outcome, "")
-        assert discounted_return(played, 0.9, "agent_turn") == pytest.approx(0.9 * J_REWARD, abs=5e-5)
+        assert discounted_return(played, 0.9, "agent_turn") == pytest.approx(
+            0.9 * J_REWARD, abs=5e-5
+        )
 
 
 def test_row_4_the_position_is_worth_what_the_company_makes_of_it(talk: Talk) -> None:
