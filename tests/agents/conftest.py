@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from itertools import product
+from itertools import permutations, product
 from operator import mul
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import pytest
 from iterpo.agents.base import AgentFactory, Seat
 from iterpo.domain import Conversation, Outcome, Role, Scenario, Split, Turn, derive
 from iterpo.environments import make
+from iterpo.environments.casino import Casino
 from iterpo.environments.deal_or_no_deal import DealOrNoDeal
-from iterpo.environments.sources import Division
+from iterpo.environments.sources import Camper, Campsite, Division
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -71,6 +72,17 @@ def _invented(n: int) -> tuple[Scenario, ...]:
     return tuple(out)
 
 
+def _campsites(n: int) -> tuple[Scenario, ...]:
+    """CaSiNo kernels with every pair of orders, none taken from a data set."""
+    orders = list(permutations(("Food", "Water", "Firewood")))
+    pairs = list(product(orders, orders))
+    out = []
+    for i in range(n):
+        agent, partner = (Camper(order, ("a", "b", "c")) for order in pairs[i % len(pairs)])
+        out.append(Casino().scenario(Campsite(i, (agent, partner)), Split.TRAIN))
+    return tuple(out)
+
+
 def _game(name: str, style: str, n: int) -> tuple[Any, tuple[Scenario, ...]]:
     if name == "real deals":
         if not DATA.is_dir():
@@ -79,6 +91,8 @@ def _game(name: str, style: str, n: int) -> tuple[Any, tuple[Scenario, ...]]:
         return env, env.scenarios(Split.TRAIN, n)
     if name == "invented deals":
         return make("deal_or_no_deal", prompt_style=style), _invented(n)
+    if name == "campsites":
+        return make("casino", prompt_style=style), _campsites(n)
     if name == "opposed alliance":
         env = make("alliance", preferences="opposed", prompt_style=style)
     else:

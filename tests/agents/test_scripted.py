@@ -21,7 +21,14 @@ from iterpo.environments.sources import Division
 from iterpo.environments.ultimatum import Ultimatum
 from iterpo.errors import ConfigError
 
-NO_DATA = ["ultimatum", "invented deals", "job_interview", "alliance", "opposed alliance"]
+NO_DATA = [
+    "ultimatum",
+    "invented deals",
+    "campsites",
+    "job_interview",
+    "alliance",
+    "opposed alliance",
+]
 GAMES = [*NO_DATA, pytest.param("real deals", marks=pytest.mark.data)]
 UNITS = ("agent_turn", "message")
 
@@ -57,6 +64,7 @@ class Babbler:
             "\\boxed{REJECT}",
             f"I take {number} books",
             f"you get {number} balls and the hat",
+            f"I'll take {number} food and the water",
             "ok, deal!",
             f"I keep ${number * 20}",
             f"you get ${number * 15}",
