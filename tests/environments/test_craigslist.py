@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from iterpo.domain import Conversation, Ending, Role, Scenario, Split, Turn, discounted_return
 from iterpo.environments import bargain, boxed, make
 from iterpo.environments.craigslist import Craigslist, CraigslistOptions, PriceBargain, _limits
+from iterpo.environments.sources import Listing
 from iterpo.errors import ConfigError, DataError
 
 Talk = Callable[..., tuple[Turn, ...]]
@@ -323,6 +324,9 @@ def test_option_item_text_shows_the_buyer_the_first_half() -> None:
     assert "Light frame." in buyer
     assert "New tyres" not in buyer
     assert "Light frame" not in GAME.view(kernel(), Role.AGENT, ()).system
+    listing = Listing("cl-S_01", "Bike", "bike", 100, 70, "Light frame.", "Light", "111")
+    assert game.scenario(listing, Split.TRAIN).facts["buyer_description"] == "Light"
+    assert set(GAME.scenario(listing, Split.TRAIN).facts) == {"title", "list_price", "target"}
 
 
 def test_the_target_never_reaches_the_vendor() -> None:

@@ -94,14 +94,17 @@ class Craigslist:
         return tuple(self.scenario(listings[int(i)], split) for i in order[:n])
 
     def scenario(self, listing: sources.Listing, split: Split) -> Scenario:
-        """The kernel of one listing and target."""
-        facts = {
+        """The kernel of one listing and target; with descriptions where prompts show them."""
+        facts: dict[str, str | float] = {
             "title": listing.title,
             "list_price": listing.list_price,
             "target": listing.target,
-            "description": listing.description,
-            "buyer_description": listing.buyer_description,
         }
+        if self.options.item_text == "title_and_description":
+            facts |= {
+                "description": listing.description,
+                "buyer_description": listing.buyer_description,
+            }
         return Scenario(listing.kernel_id, self.name, split, facts)
 
     def load_report(self, split: Split) -> sources.LoadReport:
