@@ -17,7 +17,9 @@
     ├── ResumeError            (ValueError)      the run folder belongs to another plan
     ├── StorageFullError       (OSError)         the disk is full
     ├── EndpointError          (RuntimeError)    a model server did not give a usable reply
-    └── PhaseError             (RuntimeError)    a phase process ended without finishing
+    ├── PhaseError             (RuntimeError)    a phase process ended without finishing
+    ├── OutOfTurnError         (RuntimeError)    spoken before a conversation began, or after its end
+    └── ConformanceError       (AssertionError)  an extension breaks its protocol; lists every breach
 
 A message says what was given, what is accepted and what to do.
 """
@@ -28,6 +30,7 @@ __all__ = [
     "ArtifactError",
     "BatchError",
     "ConfigError",
+    "ConformanceError",
     "ContextOverflowError",
     "DataError",
     "EndpointError",
@@ -35,6 +38,7 @@ __all__ = [
     "MissingDataError",
     "MissingExtraError",
     "ModelError",
+    "OutOfTurnError",
     "PhaseError",
     "ResumeError",
     "StorageFullError",
@@ -127,3 +131,11 @@ class EndpointError(IterpoError, RuntimeError):
 
 class PhaseError(IterpoError, RuntimeError):
     """A phase process ended without finishing its work."""
+
+
+class OutOfTurnError(IterpoError, RuntimeError):
+    """Something was said in a conversation that has not begun, is over or has failed."""
+
+
+class ConformanceError(IterpoError, AssertionError):
+    """Somebody's environment breaks what every environment promises; each breach with an example."""

@@ -12,10 +12,10 @@ from importlib.metadata import entry_points
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from iterpo.environments.base import Environment, PromptStyle
+from iterpo.environments.base import Environment, NoOptions, PromptStyle
 from iterpo.errors import ConfigError, UnknownNameError
 
-__all__ = ["REGISTRY", "Environment", "PromptStyle", "make", "names"]
+__all__ = ["REGISTRY", "Environment", "NoOptions", "PromptStyle", "make", "names"]
 
 REGISTRY: dict[str, str] = {
     "alliance": "iterpo.environments.alliance:Alliance",
@@ -25,7 +25,8 @@ REGISTRY: dict[str, str] = {
     "job_interview": "iterpo.environments.job_interview:JobInterview",
     "ultimatum": "iterpo.environments.ultimatum:Ultimatum",
 }
-"""Name -> "module:Class". The class names its frozen options dataclass in ``options_type``."""
+"""Name -> "module:Class". The class names its frozen options dataclass in ``options_type`` and takes
+an instance of it; without that attribute it has no options and takes no argument."""
 
 GROUP = "iterpo.environments"
 
@@ -47,11 +48,12 @@ def make(name: str, **options: object) -> Environment:
         ConfigError: if options are unknown or of the wrong kind; lists all of them.
     """
     cls = _class(name)
-    options_type = cls.options_type
+    options_type = getattr(cls, "options_type", NoOptions)
     mistakes = _mistakes(options_type, options)
     if mistakes:
         raise ConfigError(f"environment {name!r}: " + "; ".join(mistakes))
-    return cast(Environment, cls(options_type(**options)))
+    given = () if options_type is NoOptions else (options_type(**options),)
+    return cast(Environment, cls(*given))
 
 
 def _class(name: str) -> Any:
@@ -73,7 +75,7 @@ def _mistakes(options_type: type, options: dict[str, object]) -> list[str]:
         if key not in known:
             close = difflib.get_close_matches(key, known, 1)
             hint = f", did you mean {close[0]!r}?" if close else ""
-            out.append(f"unknown option {key!r} (there are {', '.join(known)}){hint}")
+            out.append(f"unknown option {key!r} (there are {', '.join(known) or 'none'}){hint}")
         elif not _fits(value, hints[key]):
             out.append(f"option {key!r} is {value!r}; accepted: {_described(hints[key])}")
     return out

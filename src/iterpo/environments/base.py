@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from iterpo.domain import Outcome, Role, Scenario, Split, Turn, View
 
-__all__ = ["Environment", "PromptStyle"]
+__all__ = ["Environment", "NoOptions", "PromptStyle"]
 
 PromptStyle = Literal["full", "compact"]
 """``full`` conveys every rule in prose; ``compact`` is a few tokens for small models."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """Options of a game that has none."""
 
 
 class Environment(Protocol):
