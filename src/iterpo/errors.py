@@ -18,8 +18,8 @@
     ├── StorageFullError       (OSError)         the disk is full
     ├── EndpointError          (RuntimeError)    a model server did not give a usable reply
     ├── PhaseError             (RuntimeError)    a phase process ended without finishing
-    ├── OutOfTurnError         (RuntimeError)    spoken before a conversation began, or after its end
-    └── ConformanceError       (AssertionError)  an extension breaks its protocol; lists every breach
+    ├── OutOfTurnError         (RuntimeError)    spoken before a conversation began, or after it
+    └── ConformanceError       (AssertionError)  an environment breaks its protocol; lists how
 
 A message says what was given, what is accepted and what to do.
 """
@@ -138,4 +138,4 @@ class OutOfTurnError(IterpoError, RuntimeError):
 
 
 class ConformanceError(IterpoError, AssertionError):
-    """Somebody's environment breaks what every environment promises; each breach with an example."""
+    """An environment breaks what every environment promises; each breach with an example."""

@@ -25,8 +25,8 @@ REGISTRY: dict[str, str] = {
     "job_interview": "iterpo.environments.job_interview:JobInterview",
     "ultimatum": "iterpo.environments.ultimatum:Ultimatum",
 }
-"""Name -> "module:Class". The class names its frozen options dataclass in ``options_type`` and takes
-an instance of it; without that attribute it has no options and takes no argument."""
+"""Name -> "module:Class". The class names its frozen options dataclass in ``options_type`` and
+takes an instance of it; without that attribute it has no options and takes no argument."""
 
 GROUP = "iterpo.environments"
 
