@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from iterpo.agents.endpoint import EndpointConfig
 from iterpo.agents.persona import PersonaConfig
 from iterpo.config import dump, override, parse, read_yaml
 from iterpo.domain import Sampling, derive
@@ -35,7 +36,27 @@ _NO_EFFECT_ON_RESULTS = (
     ("environment", "options", "data_dir"),
     ("improve", "report_to"),
     ("improve", "checkpoint_every"),
+    # Where and how patiently a served model is asked; which one it is stays.
+    ("partner", "endpoint", "base_url"),
+    ("partner", "endpoint", "api_key_env"),
+    ("partner", "endpoint", "concurrency"),
+    ("partner", "endpoint", "call_timeout_s"),
+    ("partner", "endpoint", "conversation_timeout_s"),
+    ("partner", "endpoint", "retries"),
+    ("partner", "endpoint", "backoff_s"),
+    ("partner", "endpoint", "proxy"),
 )
+
+
+_TAKEN_BY_PARTNER = {
+    "scripted": ("seed",),
+    "local": ("model", "dtype", "device", "sampling"),
+    "endpoint": ("endpoint", "sampling"),
+}
+_NEEDED_BY_PARTNER = {
+    "local": ("model", "a model, such as nano"),
+    "endpoint": ("endpoint", "a mapping with base_url and model"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +73,39 @@ class EnvironmentPlan:
 class PartnerPlan:
     """Who sits on the other side, the paper's pi_env."""
 
-    kind: Literal["scripted"] = "scripted"
-    """`scripted`: the game's rule-based partner, for which J* is known."""
+    kind: Literal["scripted", "local", "endpoint"] = "scripted"
+    """`scripted`: the game's rule-based partner, for which J* is known; `local`: a model in this
+    process; `endpoint`: a model on a server. Only with the first one regret is reported."""
     seed: int = 0
-    """Seed of the partners' private draws."""
+    """Of `scripted`: seed of the partners' private draws."""
+    model: str | None = None
+    """Of `local`: embedded model, folder of a model or of a policy, or hub id."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of `local`: precision of the weights."""
+    device: str = "auto"
+    """Of `local`: `auto`, `cpu`, `cuda` or `cuda:N`."""
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.7, top_p=0.9))
+    """Of `local` and `endpoint`: how the partner samples."""
+    endpoint: EndpointConfig | None = None
+    """Of `endpoint`: the server, e.g. `{base_url: "http://localhost:8000/v1", model: qwen}`."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that this kind of partner lacks, or would never look at."""
+        found = _broken(self, "", seed=_NATURAL)
+        found += _unusable_sampling(self.sampling)
+        needed, what = _NEEDED_BY_PARTNER.get(self.kind, ("kind", ""))
+        if getattr(self, needed) is None:
+            found.append(f"{needed}: given null with kind {self.kind}; accepted: {what}")
+        takes = _TAKEN_BY_PARTNER[self.kind]
+        for f in fields(self):
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            if f.name not in ("kind", *takes) and getattr(self, f.name) != default:
+                found.append(
+                    f"{f.name}: given with kind {self.kind}, which does not look at it; accepted: "
+                    f"{', '.join(takes)}"
+                )
+        if found:
+            raise ConfigError("\n".join(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +165,13 @@ class CollectPlan:
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         one = (_at_least(1), "1 or more")
-        _refuse(
-            self, scenarios=one, per_scenario=one, data_seed=_NATURAL, concurrency=one, attempts=one
-        )
-        _refuse(
-            self.sampling,
-            "sampling.",
-            temperature=(lambda v: v >= 0, "0 (greedy) or more"),
-            top_p=(lambda v: 0 < v <= 1, "above 0, at most 1 (1 switches the nucleus off)"),
-            top_k=(lambda v: v >= 0, "0 (off) or more"),
-            repetition_penalty=(lambda v: v > 0, "above 0 (1 is neutral)"),
-            max_new_tokens=one,
-        )
+        found = _broken(
+            self, "", scenarios=one, per_scenario=one, data_seed=_NATURAL, concurrency=one,
+            attempts=one,
+        )  # fmt: skip
+        found += _unusable_sampling(self.sampling)
+        if found:
+            raise ConfigError("\n".join(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +295,7 @@ class Plan:
         for *sections, key in _NO_EFFECT_ON_RESULTS:
             section = values
             for name in sections:
-                section = section[name]
+                section = section[name] or {}
             section.pop(key, None)
         text = json.dumps(_one_spelling(values), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -314,6 +359,18 @@ def _at_least(least: float) -> Callable[[Any], bool]:
 
 
 _NATURAL: _Rule = (_at_least(0), "0 or more")
+
+
+def _unusable_sampling(sampling: Sampling) -> list[str]:
+    return _broken(
+        sampling,
+        "sampling.",
+        temperature=(_at_least(0), "0 (greedy) or more"),
+        top_p=(lambda v: 0 < v <= 1, "above 0, at most 1 (1 switches the nucleus off)"),
+        top_k=(_at_least(0), "0 (off) or more"),
+        repetition_penalty=(lambda v: v > 0, "above 0 (1 is neutral)"),
+        max_new_tokens=(_at_least(1), "1 or more"),
+    )
 
 
 def _refuse(owner: object, prefix: str = "", /, **rules: _Rule) -> None:

@@ -1,0 +1,285 @@
+"""Speakers: who sits where, as frozen descriptions that become the two sides of a table.
+
+A description holds no weights, no connection and no key. ``seat`` makes agents of two of them;
+weights that both sides need are loaded once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
+
+from iterpo.agents.base import AgentFactory
+from iterpo.agents.endpoint import Endpoint, EndpointConfig
+from iterpo.agents.scripted import Bargaining, ScriptedPartner
+from iterpo.agents.yardsticks import FirstCounter, Oracle, RandomOffer
+from iterpo.collect import Table
+from iterpo.config.secrets import read_secret
+from iterpo.domain import PolicyRef, Sampling, Scenario
+from iterpo.environments.base import Environment
+from iterpo.errors import ConfigError, UnknownNameError
+from iterpo.experiments.plan import PartnerPlan
+
+if TYPE_CHECKING:  # whoever seats no local model needs no torch
+    from iterpo.agents.local import LocalPolicy
+    from iterpo.models.backbone import Backbone
+
+__all__ = [
+    "SPECS",
+    "Local",
+    "Scripted",
+    "Seating",
+    "Served",
+    "Speaker",
+    "Yardstick",
+    "YardstickName",
+    "is_nano",
+    "partner_of",
+    "read_speaker",
+    "seat",
+    "speaker_name",
+]
+
+YardstickName = Literal["oracle", "first-counter", "random-offer"]
+"""Fixed agents, by the names that people type."""
+
+SPECS = (
+    "scripted (the game's rule-based partner), oracle, first-counter or random-offer (fixed "
+    "agents), an embedded model (nano, smollm2-135m), the folder of a model or of a policy, a hub "
+    "id such as Qwen/Qwen2.5-0.5B-Instruct, or a served model as URL#MODEL, such as "
+    "http://localhost:8000/v1#qwen"
+)
+"""What ``read_speaker`` accepts, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """The game's rule-based partner, for which J* is known; it can't be the agent."""
+
+    seed: int = 0
+    """Seed of the partners' private draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """A fixed agent to compare with; it can't be the partner."""
+
+    name: YardstickName
+    """`oracle` attains J* against the scripted partner, `first-counter` accepts the first offer
+    that is boxed, `random-offer` draws its terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A policy in this process."""
+
+    policy: PolicyRef
+    """Which weights."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """Effective settings."""
+    dtype: str = "auto"
+    """Precision of the weights, as in ``models.backbone.load``."""
+    device: str = "auto"
+    """Where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model behind an OpenAI-compatible server."""
+
+    endpoint: EndpointConfig
+    """Where it is, and how it is called."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """Settings that the server is asked for."""
+
+
+JStar = Callable[[Scenario], Mapping[str, float]]
+
+Speaker: TypeAlias = Scripted | Yardstick | Local | Served
+"""Whoever can sit at a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """A table with both sides taken, and what is known about it."""
+
+    table: Table
+    """Environment and agents."""
+    round: int
+    """Round i of the agent's policy; 0 for an agent that has none."""
+    j_star: JStar | None
+    """Best attainable return of a scenario by discount unit; None where the partner is not the
+    scripted one: no bound is known then, hence no regret."""
+
+
+def read_speaker(spec: str, sampling: Sampling) -> Speaker:
+    """The speaker that a text names.
+
+    >>> read_speaker("scripted", Sampling())
+    Scripted(seed=0)
+    >>> read_speaker("http://localhost:8000/v1#qwen", Sampling()).endpoint.model
+    'qwen'
+
+    Args:
+        spec: One of ``SPECS``. A folder called like one of the fixed names is written ``./name``.
+        sampling: Settings for a model.
+
+    Raises:
+        UnknownNameError: if the text names nobody.
+        ConfigError: if an address names no model or holds a password.
+    """
+    if spec == "scripted":
+        return Scripted()
+    if spec in get_args(YardstickName):
+        return Yardstick(cast(YardstickName, spec))
+    if re.match(r"https?:", spec, re.IGNORECASE):
+        return Served(_address(spec), sampling)
+    from iterpo.models.checkpoints import load_policy
+
+    try:
+        return Local(load_policy(spec), sampling)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"there is no speaker {spec!r}. Accepted: {SPECS}.") from error
+
+
+def partner_of(plan: PartnerPlan) -> Speaker:
+    """The partner that a plan describes.
+
+    Raises:
+        UnknownNameError: if its model is unknown; else as ``models.checkpoints.load_policy``.
+    """
+    if plan.kind == "local" and plan.model is not None:
+        from iterpo.models.checkpoints import load_policy
+
+        return Local(load_policy(plan.model), plan.sampling, plan.dtype, plan.device)
+    if plan.kind == "endpoint" and plan.endpoint is not None:
+        return Served(plan.endpoint, plan.sampling)
+    return Scripted(plan.seed)
+
+
+def seat(
+    environment: Environment,
+    agent: Speaker | AgentFactory,
+    partner: Speaker | AgentFactory,
+    *,
+    gamma: float = 0.9,
+) -> Seating:
+    """Seat two speakers at a table; whoever is a factory already is seated as it is.
+
+    Args:
+        environment: The game.
+        agent: The policy's side.
+        partner: The other side.
+        gamma: Discount that the oracle plays for and J* is told at.
+
+    Raises:
+        ConfigError: if a speaker can't take that side, or not in this game; all mistakes at once.
+    """
+    mistakes = [*_misplaced(environment, agent, partner)]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    company = _Company(environment, partner.seed if isinstance(partner, Scripted) else 0, gamma)
+    table = Table(
+        environment, company.factory(agent), company.factory(partner), speaker_name(agent)
+    )
+    return Seating(
+        table,
+        round=agent.policy.round if isinstance(agent, Local) else 0,
+        j_star=_bound(table.partner, gamma),
+    )
+
+
+def speaker_name(speaker: Speaker | AgentFactory) -> str:
+    """Who it is, in one word: ``PolicyRef.id``, the model's name on its server, or its kind."""
+    if isinstance(speaker, Local):
+        return speaker.policy.id
+    if isinstance(speaker, Served):
+        return speaker.endpoint.model
+    if isinstance(speaker, Yardstick):
+        return speaker.name
+    return "scripted" if isinstance(speaker, Scripted) else ""
+
+
+def is_nano(speaker: Speaker | AgentFactory) -> bool:
+    """Whether it is the embedded ``nano`` or grew from it, which reads compact prompts only."""
+    return isinstance(speaker, Local) and speaker.policy.base_model == "nano"
+
+
+class _Company:
+    """Makes the factories of one table, which share weights and wait for each other."""
+
+    def __init__(self, environment: Environment, partner_seed: int, gamma: float) -> None:
+        self._game = cast(Bargaining, environment)
+        self._partner_seed = partner_seed
+        self._gamma = gamma
+        self._weights: dict[tuple[str, str, str], Backbone] = {}
+        self._seated: LocalPolicy | None = None
+
+    def factory(self, speaker: Speaker | AgentFactory) -> AgentFactory:
+        if isinstance(speaker, Scripted):
+            return ScriptedPartner(self._game, speaker.seed)
+        if isinstance(speaker, Yardstick):
+            return self._yardstick(speaker.name)
+        if isinstance(speaker, Local):
+            return self._local(speaker)
+        if isinstance(speaker, Served):
+            key = read_secret(speaker.endpoint.api_key_env)
+            return Endpoint(speaker.endpoint, speaker.sampling, key)
+        return speaker
+
+    def _yardstick(self, name: YardstickName) -> AgentFactory:
+        if name == "oracle":
+            return Oracle(self._game, self._partner_seed, self._gamma)
+        return FirstCounter(self._game) if name == "first-counter" else RandomOffer(self._game)
+
+    def _local(self, speaker: Local) -> AgentFactory:
+        from iterpo.agents.local import LocalPolicy
+        from iterpo.models.backbone import load
+
+        key = (speaker.policy.id, speaker.dtype, speaker.device)
+        if key not in self._weights:
+            self._weights[key] = load(speaker.policy, dtype=speaker.dtype, device=speaker.device)
+        # Waiting for every conversation keeps batches the same in every run. It also means that no
+        # request to a server is in flight while a generate call holds up the event loop, so that
+        # no deadline passes unnoticed.
+        self._seated = LocalPolicy(self._weights[key], speaker.sampling, beside=self._seated)
+        return self._seated
+
+
+def _bound(partner: AgentFactory, gamma: float) -> JStar | None:
+    if not isinstance(partner, ScriptedPartner):
+        return None
+    return lambda scenario: partner.j_star(scenario, gamma)
+
+
+def _misplaced(
+    environment: Environment, agent: Speaker | AgentFactory, partner: Speaker | AgentFactory
+) -> list[str]:
+    found = []
+    if isinstance(agent, Scripted):
+        found.append(
+            "the agent can't be 'scripted', which speaks for partners; accepted: any other"
+        )
+    if isinstance(partner, Yardstick):
+        found.append(f"the partner can't be {partner.name!r}, which speaks for agents only")
+    if agent == Yardstick("oracle") and not isinstance(partner, Scripted):
+        found.append("an oracle reads the scripted partner's mind only; seat a scripted partner")
+    rule_based = [s for s in (agent, partner) if isinstance(s, Scripted | Yardstick)]
+    if rule_based and not callable(getattr(environment, "bargain", None)):
+        names = " and ".join(speaker_name(s) for s in rule_based)
+        found.append(
+            f"{environment.name} offers no bargain(), so {names} can't play it; seat a model"
+        )
+    return found
+
+
+def _address(spec: str) -> EndpointConfig:
+    url, _, model = spec.partition("#")
+    if not model:
+        raise ConfigError(
+            "the address of a served model names no model; accepted: URL#MODEL, such as "
+            "http://localhost:8000/v1#qwen (GET URL/models lists what is served)"
+        )
+    return EndpointConfig(url, model)
