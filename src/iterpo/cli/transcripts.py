@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from iterpo.cli.output import console, number, print_table, say
 
 if TYPE_CHECKING:
-    from iterpo.domain import Conversation, DiscountUnit, Reward
+    from iterpo.domain import Conversation, DiscountUnit, Exploration, Reward
 
 __all__ = ["Credit", "as_json", "print_message", "print_outcome", "print_transcript"]
 
@@ -54,8 +54,10 @@ def as_json(conversation: Conversation, credit: Credit) -> dict[str, Any]:
         "terms": dict(outcome.terms),
         "detail": outcome.detail,
         "j_star": dict(conversation.j_star),
+        "exploration": _drawn(conversation.exploration),
         "turns": [
             {"message": i, "role": turn.role.value, "scripted": turn.scripted, "text": turn.text}
+            | ({"off_policy": True} if turn.off_policy else {})
             | by_message.get(i, {})
             for i, turn in enumerate(conversation.turns)
         ],
@@ -68,7 +70,8 @@ def print_transcript(shown: dict[str, Any], credit: Credit) -> None:
     with_q = any(turn.get("q") is not None for turn in shown["turns"])
     rows = []
     for turn in shown["turns"]:
-        who = turn["role"] + (" (opening)" if turn["scripted"] else "")
+        remark = "opening" if turn["scripted"] else "explored" if turn.get("off_policy") else ""
+        who = turn["role"] + (f" ({remark})" if remark else "")
         credited = (number(turn.get("t")), number(turn.get("return")))
         q = (number(turn.get("q")),) if with_q else ()
         rows.append((turn["message"], who, _harmless(turn["text"]), *credited, *q))
@@ -78,6 +81,9 @@ def print_transcript(shown: dict[str, Any], credit: Credit) -> None:
     parts = [*_ending(shown["ending"], shown["terms"], shown["reward"]), shown["detail"]]
     if best is not None:
         parts.append(f"best attainable return {number(best)}")
+    if shown["exploration"] and shown["exploration"]["traits"]:
+        traits = shown["exploration"]["traits"]
+        parts.append("persona: " + ", ".join(f"{k} {v}" for k, v in traits.items()))
     say("  " + "; ".join(p for p in parts if p) + "\n")
 
 
@@ -115,6 +121,12 @@ def print_outcome(conversation: Conversation, gamma: float) -> None:
         columns if known else columns[:2],
         [row if known else row[:2] for row in rows],
     )
+
+
+def _drawn(exploration: Exploration | None) -> dict[str, Any] | None:
+    from dataclasses import asdict
+
+    return None if exploration is None else asdict(exploration)
 
 
 def _ending(ending: str, terms: Any, reward: float | None) -> tuple[str, ...]:
