@@ -14,8 +14,9 @@ from iterpo.agents.base import AgentFactory, Seat
 from iterpo.domain import Conversation, Outcome, Role, Scenario, Split, Turn, derive
 from iterpo.environments import make
 from iterpo.environments.casino import Casino
+from iterpo.environments.craigslist import Craigslist
 from iterpo.environments.deal_or_no_deal import DealOrNoDeal
-from iterpo.environments.sources import Camper, Campsite, Division
+from iterpo.environments.sources import Camper, Campsite, Division, Listing
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -83,6 +84,17 @@ def _campsites(n: int) -> tuple[Scenario, ...]:
     return tuple(out)
 
 
+def _listings(n: int) -> tuple[Scenario, ...]:
+    """Craigslist kernels, cheap and dear, with every share of the price as a target."""
+    out = []
+    for i in range(n):
+        price = (2, 19.99, 20, 265, 56500)[i % 5] + derive("price", i) % 7
+        target = max(1, round(price * (0.5, 0.6, 0.7, 0.76, 0.9, 0.92, 1)[i % 7], 2))
+        listing = Listing(f"cl-S_{i}", f"Bike {i}", "bike", price, target, "", "", "")
+        out.append(Craigslist().scenario(listing, Split.TRAIN))
+    return tuple(out)
+
+
 def _game(name: str, style: str, n: int) -> tuple[Any, tuple[Scenario, ...]]:
     if name == "real deals":
         if not DATA.is_dir():
@@ -93,6 +105,8 @@ def _game(name: str, style: str, n: int) -> tuple[Any, tuple[Scenario, ...]]:
         return make("deal_or_no_deal", prompt_style=style), _invented(n)
     if name == "campsites":
         return make("casino", prompt_style=style), _campsites(n)
+    if name == "listings":
+        return make("craigslist", prompt_style=style), _listings(n)
     if name == "opposed alliance":
         env = make("alliance", preferences="opposed", prompt_style=style)
     else:

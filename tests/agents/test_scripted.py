@@ -25,6 +25,7 @@ NO_DATA = [
     "ultimatum",
     "invented deals",
     "campsites",
+    "listings",
     "job_interview",
     "alliance",
     "opposed alliance",
