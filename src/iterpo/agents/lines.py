@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ __all__ = ["Line", "Lines", "Wire"]
 
 _MAX_BODY = 8 * 2**20
 """Bytes of a response that are read; a chat message with its evidence takes a few kilobytes."""
+_LOGGERS = ("httpcore2.connection", "httpcore2.http11", "httpcore2.proxy", "httpx2")
+"""Loggers of the HTTP client, which tell what a server's headers say."""
 _KEY_LENGTH = 8
 """Shorter keys are placeholders such as EMPTY, and ordinary words; they are not looked for."""
 
@@ -135,11 +138,21 @@ class Lines:
     async def _live(
         self, loop: asyncio.AbstractEventLoop, client: httpx2.AsyncClient
     ) -> AsyncGenerator[None, None]:
+        def hide(record: logging.LogRecord) -> bool:
+            record.msg, record.args = self._wire.without_key(record.getMessage()), ()
+            return True
+
+        # A server may repeat the key in a header, and the client logs headers at DEBUG.
+        loggers = [logging.getLogger(name) for name in _LOGGERS]
+        for logger in loggers:
+            logger.addFilter(hide)
         try:
             yield
         finally:
             self._open.pop(loop, None)
             await client.aclose()
+            for logger in loggers:
+                logger.removeFilter(hide)
 
 
 def _client(wire: Wire) -> httpx2.AsyncClient:
