@@ -10,6 +10,7 @@ from iterpo import environments
 from iterpo.agents.base import Agent, Seat
 from iterpo.agents.persona import draw_persona
 from iterpo.artifacts import open_sealed
+from iterpo.domain import Role, Split
 from iterpo.errors import BatchError
 from iterpo.experiments import rollout
 from iterpo.experiments.events import ignore
@@ -20,7 +21,7 @@ from iterpo.store import read_conversations
 PLAN = load_plan("smoke", ["collect.scenarios=2", "collect.per_scenario=2", "heldout.scenarios=1"])
 
 
-def _silent(*_: object) -> object:
+def _silent(*_: object, **__: object) -> object:
     def factory(seat: Seat) -> Agent:
         raise TimeoutError("the server is silent")
 
@@ -31,7 +32,7 @@ def test_a_batch_of_failures_names_their_cause_and_is_played_again_on_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(rollout, "LocalPolicy", _silent)
+        patched.setattr("iterpo.agents.local.LocalPolicy", _silent)
         with pytest.raises(BatchError, match=r"4 infrastructure_failure.*the server is silent"):
             rollout.deploy(tmp_path, PLAN, "round-0/deploy", ignore)
     assert not (tmp_path / "round-0/deploy/manifest.json").exists()
@@ -65,7 +66,10 @@ def test_training_kernels_are_explored_and_held_out_ones_never(tmp_path: Path) -
         assert c.exploration == draw_persona(explored.collect.explore, c.seed)
     told = [c for c in logs["explored", "train"] if any(t.off_policy for t in c.turns)]
     assert told
-    assert all("tone=" not in c.system for c in told)
+    game = environments.make("ultimatum", prompt_style="compact")
+    for c in told:
+        (kernel,) = (k for k in game.scenarios(Split.TRAIN, 4) if k.kernel_id == c.kernel_id)
+        assert c.system == game.view(kernel, Role.AGENT, c.turns[:1]).system
 
 
 def test_personas_are_worded_like_the_games_prompts() -> None:

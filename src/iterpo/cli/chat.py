@@ -1,4 +1,4 @@
-"""``iterpo chat``: a person plays the partner against a policy."""
+"""``iterpo chat``: a person takes one side of a game, any speaker the other."""
 
 from __future__ import annotations
 
@@ -8,22 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iterpo.cli.options import EnvOptions
-from iterpo.cli.output import examples, number, remark, say
+from iterpo.cli.options import (
+    SPEAKERS,
+    EnvOptions,
+    Kernel,
+    MaxNewTokens,
+    SplitName,
+    Temperature,
+    TopP,
+    read_sampling,
+    read_split,
+)
+from iterpo.cli.output import examples, remark, say
 
 if TYPE_CHECKING:
-    from iterpo.agents.base import Reply, Seat
-    from iterpo.domain import Conversation, PolicyRef, View
+    from iterpo.agents.base import Agent, Reply, Seat
+    from iterpo.domain import Conversation, Role, Sampling, Scenario, View
     from iterpo.environments.base import Environment
+    from iterpo.experiments.speakers import Seating, Speaker
 
 __all__ = ["EXAMPLES", "NAME", "command"]
 
 NAME = "chat"
 EXAMPLES = examples(
-    "iterpo chat --policy nano --env ultimatum --option prompt_style=compact",
+    "iterpo chat ultimatum --agent nano",
     "iterpo chat --run runs/demo",
     "printf 'What do you offer?\\n' | iterpo chat --run runs/demo",
+    "iterpo chat ultimatum --as agent",
+    "iterpo chat ultimatum --as agent --partner http://localhost:8000/v1#qwen",
 )
+_GAMMA = 0.9
 
 
 class _Left(Exception):  # noqa: N818 - no error, the person has gone
@@ -31,18 +45,11 @@ class _Left(Exception):  # noqa: N818 - no error, the person has gone
 
 
 class _Person:
-    """The partner's side: prints what is new, reads a line."""
+    """The person's side: reads a line for every message."""
 
-    def __init__(self) -> None:
-        self._told = 0
-
-    async def reply(self, view: View) -> Reply:
+    async def reply(self, view: View) -> Reply:  # noqa: ARG002 - the person has read it all
         from iterpo.agents.base import Reply
 
-        for turn in view.turns[self._told :]:
-            if turn.role is not view.role:
-                say(f"{turn.role.value}> {turn.text}")
-        self._told = len(view.turns)
         while True:
             if sys.stdin.isatty():
                 sys.stdout.write("you> ")
@@ -60,84 +67,160 @@ class _Person:
 
 
 def command(
-    policy: Annotated[
-        str, typer.Option("--policy", help="Embedded model, folder, hub id or policy folder.")
-    ] = "nano",
-    env: Annotated[str, typer.Option("--env", help="Game (`iterpo envs`).")] = "ultimatum",
-    option: EnvOptions = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Game (`iterpo envs`).", show_default="ultimatum, or the run's"),
+    ] = None,
+    side: Annotated[
+        str, typer.Option("--as", help="Which side you take: partner or agent.")
+    ] = "partner",
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent",
+            "--policy",
+            metavar="WHO",
+            help="Who you play against as the partner.",
+            show_default="nano, or the run's best policy",
+        ),
+    ] = None,
+    partner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHO",
+            help="Who you play against as the agent.",
+            show_default="scripted, or the run's",
+        ),
+    ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", help="Take game and policy from a run: its best round so far."),
+        typer.Option("--run", help="Take the game and the other side from this run."),
     ] = None,
-    kernel: Annotated[int, typer.Option(min=0, help="Number of the held-out kernel.")] = 0,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest response.")] = 64,
-    seed: Annotated[int, typer.Option(help="Seed of the policy's sampling.")] = 0,
+    option: EnvOptions = None,
+    kernel: Kernel = 0,
+    split: SplitName = "heldout",
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    max_new_tokens: MaxNewTokens = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the model's sampling.")] = 0,
 ) -> None:
-    r"""Play the partner against a policy; your lines come from the keyboard or a pipe.
+    """Set below: the help names the speakers."""
+    from iterpo.cli.games import game_for, kernel_of, make_game
+    from iterpo.experiments.speakers import seat
 
-    Write boxes such as \boxed{AGREED: split=$40} as the game's rules say; end with Ctrl-D.
-    """
-    from iterpo.cli.games import make_game
-    from iterpo.config import override
-    from iterpo.domain import Role, Sampling, Split
-    from iterpo.models.checkpoints import load_policy
-
+    role = _role(side, agent, partner)
+    _check_source(name, option, run)
+    where, sampling = read_split(split), read_sampling(temperature, top_p, max_new_tokens)
+    other = _other(agent or partner, role, run, sampling)
     if run is not None:
-        game, ref = _from_run(run)
+        game = make_game(*_game_of(run))
     else:
-        game, ref = make_game(env, override({}, option or ())), load_policy(policy)
-    scenario = game.scenarios(Split.HELDOUT, kernel + 1)[kernel]
-    opening = game.opening(scenario)
-    say(f"You are the partner in {game.name} ({scenario.kernel_id}). What you are told:\n")
-    say(game.view(scenario, Role.PARTNER, (opening,)).system + "\n")
-    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
-    _finish(_play(game, ref, sampling, (scenario, seed)))
+        game = game_for(name or "ultimatum", option, (other,))
+    sides = (other, _person) if role.value == "partner" else (_person, other)
+    seating = seat(game, *sides, gamma=_GAMMA)
+    scenario = kernel_of(game, where, kernel)
+    _introduce(game, scenario, role)
+    _finish(_play(seating, scenario, role, seed))
 
 
-def _from_run(folder: Path) -> tuple[Environment, PolicyRef]:
-    from iterpo.cli.games import make_game
-    from iterpo.experiments.lineage import policy_of_round
+command.__doc__ = (
+    "Take one side of a game yourself; your lines come from the keyboard or a pipe.\n\n"
+    r"Write boxes such as \boxed{AGREED: split=$40} as the game's rules say; end with Ctrl-D."
+    f"\n\n{SPEAKERS}"
+)
+
+
+def _person(seat: Seat) -> Agent:  # noqa: ARG001
+    return _Person()
+
+
+def _role(side: str, agent: str | None, partner: str | None) -> Role:
+    from iterpo.domain import Role
+    from iterpo.errors import ConfigError
+
+    if side not in [r.value for r in Role]:
+        raise ConfigError(f"--as is {side!r}; accepted: {', '.join(r.value for r in Role)}")
+    own = {"agent": agent, "partner": partner}[side]
+    if own is not None:
+        raise ConfigError(
+            f"--{side} is {own!r}, but you are the {side} yourself; name your opponent with "
+            f"--{Role(side).other.value}, or take the other side with --as {Role(side).other.value}"
+        )
+    return Role(side)
+
+
+def _check_source(name: str | None, option: list[str] | None, run: Path | None) -> None:
+    from iterpo.errors import ConfigError
+
+    if run is not None and (name is not None or option):
+        raise ConfigError("--run takes the game and its options from the run; leave them out")
+
+
+def _other(spec: str | None, role: Role, run: Path | None, sampling: Sampling) -> Speaker:
+    """Who sits on the other side: as named, as the run has it, or a default."""
+    from iterpo.domain import Role
+    from iterpo.experiments.speakers import Local, partner_of, read_speaker
+
+    if spec is None and run is not None:
+        from iterpo.experiments.lineage import policy_of_round
+        from iterpo.experiments.results import read_run
+
+        facts = read_run(run)
+        if role is Role.AGENT:
+            return partner_of(facts.plan.partner)
+        trained = len([r for r in facts.rounds if r.update])
+        best = facts.best_round if facts.best_round is not None else trained
+        return Local(policy_of_round(run, facts.plan, best), sampling)
+    return read_speaker(spec or ("scripted" if role is Role.AGENT else "nano"), sampling)
+
+
+def _game_of(run: Path) -> tuple[str, dict[str, Any]]:
     from iterpo.experiments.results import read_run
 
-    facts = read_run(folder)
-    game = make_game(facts.plan.environment.name, facts.plan.environment.options)
-    trained = len([r for r in facts.rounds if r.update])
-    best = facts.best_round if facts.best_round is not None else trained
-    return game, policy_of_round(folder, facts.plan, best)
+    section = read_run(run).plan.environment
+    return section.name, dict(section.options)
 
 
-def _play(game: Environment, ref: PolicyRef, sampling: Any, where: tuple[Any, int]) -> Conversation:
+def _introduce(game: Environment, scenario: Scenario, role: Role) -> None:
+    from iterpo.cli.transcripts import print_message
+
+    opening = game.opening(scenario)
+    view = game.view(scenario, role, (opening,))
+    say(f"You are the {role.value} in {game.name} ({scenario.kernel_id}). What you are told:\n")
+    say(view.system + "\n")
+    if view.reminder:
+        say(view.reminder + "\n")
+    who = "you" if opening.role is role else opening.role.value
+    print_message(f"{who} (opening)", opening.text)
+
+
+def _play(seating: Seating, scenario: Scenario, role: Role, seed: int) -> Conversation:
     import asyncio
+    from dataclasses import replace
 
     from iterpo.agents.base import Seat
-    from iterpo.agents.local import LocalPolicy
-    from iterpo.collect import Table, play
+    from iterpo.cli.aloud import Aloud
+    from iterpo.collect import play
     from iterpo.domain import Role
-    from iterpo.models.backbone import load
 
-    scenario, seed = where
-
-    def person(seat: Seat) -> _Person:  # noqa: ARG001
-        return _Person()
-
-    table = Table(game, LocalPolicy(load(ref), sampling), person, ref.id)
-    return asyncio.run(play(table, Seat(scenario, Role.AGENT, ref.round, 0, seed)))
+    table = seating.table
+    if role is Role.PARTNER:
+        table = replace(table, agent=Aloud(table.agent))
+    else:
+        table = replace(table, partner=Aloud(table.partner))
+    place = Seat(scenario, Role.AGENT, seating.round, 0, seed)
+    conversation = asyncio.run(play(table, place))
+    return replace(conversation, j_star=dict(seating.j_star(scenario)) if seating.j_star else {})
 
 
 def _finish(conversation: Conversation) -> None:
-    from iterpo.domain import Ending, Role
+    from iterpo.cli.transcripts import print_outcome
+    from iterpo.domain import Ending
 
-    outcome = conversation.outcome
-    if outcome.detail.startswith("_Left"):
+    if conversation.outcome.detail.startswith("_Left"):
         say("\nyou left; nothing was agreed.")
         return
-    if outcome.ending is Ending.INFRASTRUCTURE_FAILURE:
-        remark(f"iterpo: the conversation broke off: {outcome.detail}")
+    if conversation.outcome.ending is Ending.INFRASTRUCTURE_FAILURE:
+        remark(f"iterpo: the conversation broke off: {conversation.outcome.detail}")
         raise typer.Exit(2)
-    last = conversation.turns[-1]
-    if last.role is Role.AGENT and not last.scripted:
-        say(f"agent> {last.text}")
-    terms = ", ".join(f"{k} {v}" for k, v in outcome.terms.items())
-    reward = "no reward" if outcome.reward is None else f"agent's reward {number(outcome.reward)}"
-    say("\n" + "; ".join(p for p in (outcome.ending.value, terms, reward, outcome.detail) if p))
+    print_outcome(conversation, _GAMMA)

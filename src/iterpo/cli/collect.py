@@ -1,76 +1,99 @@
-"""``iterpo collect``: deploy a policy against a game's scripted partner and log what is said."""
+"""``iterpo collect``: deploy a policy against a partner and log what is said."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iterpo.cli.options import EnvOptions, Json, Model, OutFolder
+from iterpo.cli.options import (
+    SPEAKERS,
+    AgentSpec,
+    EnvOptions,
+    Json,
+    MaxNewTokens,
+    OutFolder,
+    PartnerSpec,
+    SplitName,
+    Temperature,
+    Threads,
+    TopP,
+    read_sampling,
+    read_split,
+)
 from iterpo.cli.output import estimate, examples, print_json, print_table, say
 
 if TYPE_CHECKING:
     from iterpo.collect import Tally
-    from iterpo.domain import Conversation, Sampling
+    from iterpo.domain import Conversation, Scenario
+    from iterpo.experiments.speakers import Seating, Speaker
 
 __all__ = ["EXAMPLES", "NAME", "command"]
 
 NAME = "collect"
 EXAMPLES = examples(
-    "iterpo collect --env ultimatum --option prompt_style=compact --policy nano --out logs/nano",
-    "iterpo collect --policy work/policy --option prompt_style=compact --out logs/better "
-    "--split heldout",
+    "iterpo collect --policy nano --out logs/nano",
+    "iterpo collect --policy work/policy --out logs/better --split heldout",
+    "iterpo collect --policy nano --partner nano --threads 1 --out logs/self-play",
+    "iterpo collect --env deal_or_no_deal --agent oracle --out logs/oracle",
 )
+_GAMMA = 0.9
 
 
 def command(
     out: OutFolder,
-    policy: Model = "nano",
+    agent: AgentSpec = "nano",
+    partner: PartnerSpec = "scripted",
     env: Annotated[str, typer.Option("--env", help="Game (`iterpo envs`).")] = "ultimatum",
     option: EnvOptions = None,
     scenarios: Annotated[int, typer.Option(min=1, help="Kernels to play.")] = 100,
     per_scenario: Annotated[int, typer.Option(min=1, help="Conversations per kernel.")] = 4,
-    split: Annotated[str, typer.Option(help="Kernels: train or heldout.")] = "train",
+    split: SplitName = "train",
     seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 42,
     data_seed: Annotated[int, typer.Option(help="Seed that chooses the kernels.")] = 42,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus mass; 1 is off.")] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest response.")] = 64,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    max_new_tokens: MaxNewTokens = 64,
+    threads: Threads = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped batch.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Play conversations and log them in OUT/conversations.jsonl, with a progress bar.
-
-    A failed conversation is a record in the log, never a lost batch and never a zero reward.
-    """
-    from iterpo.config import parse
-    from iterpo.domain import Sampling, Split
+    """Set below: the help names the speakers."""
+    from iterpo.cli.games import game_for
+    from iterpo.experiments.speakers import Local, read_speaker, seat
     from iterpo.measure import measure
 
-    asked: dict[str, Any] = {"env": env, "option": sorted(option or []), "policy": policy}
+    asked: dict[str, Any] = {"env": env, "option": sorted(option or [])}
+    asked |= {"agent": agent, "partner": partner, "threads": threads}
     asked |= {"scenarios": scenarios, "per_scenario": per_scenario, "split": split}
     asked |= {"seed": seed, "data_seed": data_seed}
     drawn = {"temperature": temperature, "top_p": top_p, "max_new_tokens": max_new_tokens}
-    sampling = parse(Sampling, drawn, "the sampling options")
+    where, sampling = read_split(split), read_sampling(temperature, top_p, max_new_tokens)
+    speakers = (read_speaker(agent, sampling), read_speaker(partner, sampling))
+    game = game_for(env, option, speakers)
+    kernels = game.scenarios(where, scenarios, data_seed)
     _claim(out, asked | drawn, resume)
-    played = _play(out, asked, sampling, Split(_split(split)))
-    facts = measure(played).to_dict()
+    _use_threads(threads, speakers)
+    seating = seat(game, *speakers, gamma=_GAMMA)
+    played = _play(out, seating, kernels, asked)
+    facts = measure(played, _GAMMA).to_dict()
     if as_json:
         print_json({"folder": str(out), "measurement": facts})
         return
     means = [(k, estimate(v)) for k, v in facts.items() if isinstance(v, dict) and "mean" in v]
     print_table(f"{len(played)} conversations", ("measure", "mean ± standard error"), means)
-    say(f"the log is {out / 'conversations.jsonl'}; next: iterpo fit-q {out} --policy {policy} ...")
+    fit = f"; next: iterpo fit-q {out} --policy {agent} ..."
+    trainable = isinstance(speakers[0], Local)
+    say(f"the log is {out / 'conversations.jsonl'}" + (fit if trainable else ""))
 
 
-def _split(name: str) -> str:
-    from iterpo.domain import Split
-    from iterpo.errors import ConfigError
-
-    if name not in [s.value for s in Split]:
-        raise ConfigError(f"--split is {name!r}; accepted: {', '.join(s.value for s in Split)}")
-    return name
+command.__doc__ = (
+    "Play conversations and log them in OUT/conversations.jsonl, with a progress bar.\n\n"
+    "A failed conversation is a record in the log, never a lost batch and never a zero reward."
+    f"\n\n{SPEAKERS}"
+)
 
 
 def _claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
@@ -97,34 +120,26 @@ def _claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
     write_atomic(note, json.dumps(asked, indent=1, sort_keys=True) + "\n")
 
 
-def _play(
-    out: Path, asked: dict[str, Any], sampling: Sampling, split: Any
-) -> tuple[Conversation, ...]:
-    from iterpo.agents.local import LocalPolicy
-    from iterpo.agents.scripted import Bargaining, ScriptedPartner
-    from iterpo.cli.games import make_game
-    from iterpo.cli.progress import Bars
-    from iterpo.collect import Pace, Table, collect_into, seats
-    from iterpo.config import override
-    from iterpo.models.backbone import load
-    from iterpo.models.checkpoints import load_policy
+def _use_threads(threads: int | None, speakers: Sequence[Speaker]) -> None:
+    from iterpo.experiments.speakers import Local
 
-    game = make_game(asked["env"], override({}, asked["option"]))
-    ref = load_policy(asked["policy"])
-    scenarios = game.scenarios(split, asked["scenarios"], asked["data_seed"])
-    places = seats(scenarios, asked["per_scenario"], round=ref.round, seed=asked["seed"])
-    partner = ScriptedPartner(cast(Bargaining, game))
-    table = Table(game, LocalPolicy(load(ref), sampling), partner, ref.id)
+    if threads is not None and any(isinstance(speaker, Local) for speaker in speakers):
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _play(
+    out: Path, seating: Seating, kernels: Sequence[Scenario], asked: dict[str, Any]
+) -> tuple[Conversation, ...]:
+    from iterpo.cli.progress import Bars
+    from iterpo.collect import Pace, collect_into, seats
+
+    places = seats(kernels, asked["per_scenario"], round=seating.round, seed=asked["seed"])
     pace = Pace()
     with Bars() as bars:
 
         def progress(tally: Tally) -> None:
             bars.update("collect", tally.done, tally.total, pace.facts(tally))
 
-        return collect_into(
-            out,
-            table,
-            places,
-            j_star=lambda scenario: partner.j_star(scenario, 0.9),
-            progress=progress,
-        )
+        return collect_into(out, seating.table, places, j_star=seating.j_star, progress=progress)

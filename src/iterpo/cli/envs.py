@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,27 +45,34 @@ def list_games(context: typer.Context, as_json: Json = False) -> None:
     epilog=examples(
         "iterpo envs show ultimatum",
         "iterpo envs show ultimatum --option prompt_style=compact",
-        "iterpo envs show deal_or_no_deal --option data_dir=data",
+        "iterpo envs show deal_or_no_deal --data data",
     )
 )
 def show(
     name: Annotated[str, typer.Argument(help="Name of the game.")],
     option: EnvOptions = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the game's data set; default: ITERPO_DATA, where it is set."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print a game's data sheet, its options, one scenario and what both parties see of it."""
-    from iterpo.cli.games import make_game
-    from iterpo.config import json_schema, override
+    """Print a game's data sheet and options, what was read of its data set, and one scenario.
 
-    game = make_game(name, override({}, option or ()))
+    The scenario comes with what both parties see of it.
+    """
+    from iterpo.config import json_schema
+
+    game = _game(name, option, data)
     schema = json_schema(type(game.options))["properties"]
     options = [
         {"name": key, "value": getattr(game.options, key), "meaning": s.get("description", "")}
         for key, s in schema.items()
     ]
     scenario, views, missing = _one_scenario(game)
+    reports = {} if missing else _load_reports(game)
     if as_json:
-        facts = {"name": name, "sheet": _sheet(game), "options": options}
+        facts = {"name": name, "sheet": _sheet(game), "options": options, "data": reports}
         print_json(facts | {"scenario": scenario, "views": views, "missing": missing})
         return
     say(_sheet(game))
@@ -74,11 +82,26 @@ def show(
     if missing:
         say(f"\nNo scenario can be shown: {missing}")
         return
+    for split, report in reports.items():
+        _print_report(split, report)
     say(f"\nA scenario: {scenario['kernel_id']}  {scenario['facts']}")
     for role, messages in views.items():
         say(f"\n--- what the {role} sees ---")
         for message in messages:
             say(f"[{message['role']}] {message['content']}")
+
+
+def _game(name: str, settings: list[str] | None, data: Path | None) -> Any:
+    from iterpo.cli.games import make_game
+    from iterpo.config import override
+    from iterpo.errors import ConfigError
+
+    given = override({}, settings or ())
+    if data is None:
+        return make_game(name, given)
+    if not hasattr(make_game(name, given).options, "data_dir"):
+        raise ConfigError(f"{name} draws its scenarios and reads no data set; leave out --data")
+    return make_game(name, given | {"data_dir": str(data)})
 
 
 def _text(value: Any) -> str:
@@ -87,6 +110,39 @@ def _text(value: Any) -> str:
 
 def _sheet(game: Environment) -> str:
     return (sys.modules[type(game).__module__].__doc__ or game.name).strip().replace("``", "`")
+
+
+def _load_reports(game: Any) -> dict[str, dict[str, Any]]:
+    """What was read for each split, for games that read a data set."""
+    from iterpo.config import dump
+    from iterpo.domain import Split
+    from iterpo.errors import MissingDataError
+
+    if not callable(getattr(game, "load_report", None)):
+        return {}
+    out = {}
+    for split in Split:
+        try:
+            out[split.value] = dump(game.load_report(split))
+        except MissingDataError as error:
+            out[split.value] = {"missing": str(error)}
+    return out
+
+
+def _print_report(split: str, report: dict[str, Any]) -> None:
+    if "missing" in report:
+        say(f"\nNo data of the {split} split: {report['missing']}")
+        return
+    say(f"\nData of the {split} split: {report['rows']} records, {report['scenarios']} scenarios")
+    for place in report["files"]:
+        name = Path(place).name
+        checksum = report["sha256"].get(name)
+        known = {True: "the published file", False: "not the published file", None: ""}
+        told = [f"sha256 {checksum[:12]}" if checksum else "", known[report["published"].get(name)]]
+        say(f"  {place}" + "".join(f", {part}" for part in told if part))
+    if report["counts"]:
+        rows = [(key.replace("_", " "), count) for key, count in report["counts"].items()]
+        print_table("", ("found in it", "count"), rows)
 
 
 def _one_scenario(game: Environment) -> tuple[dict[str, Any], dict[str, Any], str]:

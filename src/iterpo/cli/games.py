@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from iterpo.environments.base import Environment
+from iterpo.cli.output import remark
 
-__all__ = ["make_game", "with_data"]
+if TYPE_CHECKING:
+    from iterpo.domain import Scenario, Split
+    from iterpo.environments.base import Environment
+    from iterpo.experiments.speakers import Speaker
+
+__all__ = ["game_for", "kernel_of", "make_game", "with_data"]
 
 
 def make_game(name: str, options: Mapping[str, Any]) -> Environment:
@@ -18,6 +22,29 @@ def make_game(name: str, options: Mapping[str, Any]) -> Environment:
     from iterpo import environments
 
     return environments.make(name, **with_data(name, options))
+
+
+def game_for(name: str, settings: Sequence[str] | None, speakers: Sequence[Speaker]) -> Environment:
+    """A game with the ``--option`` settings, worded for those who will play it.
+
+    The embedded nano reads compact prompts only: where it plays and no ``prompt_style`` is given,
+    compact ones are taken, and that is said.
+    """
+    from iterpo.config import override
+    from iterpo.experiments.speakers import is_nano
+
+    options = override({}, settings or ())
+    game = make_game(name, options)
+    style = getattr(game.options, "prompt_style", None)
+    if "prompt_style" in options or style in (None, "compact") or not any(map(is_nano, speakers)):
+        return game
+    remark("nano reads compact prompts only: playing with --option prompt_style=compact")
+    return make_game(name, options | {"prompt_style": "compact"})
+
+
+def kernel_of(game: Environment, split: Split, number: int) -> Scenario:
+    """The kernel of that number within a split."""
+    return game.scenarios(split, number + 1)[number]
 
 
 def with_data(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from iterpo.cli import (
     methods,
     models,
     phase,
+    play,
     run,
     show,
 )
@@ -135,6 +136,7 @@ for _panel, _module in (
     (_STAGES, improve),
     (_STAGES, measure),
     (_LOOK, show),
+    (_LOOK, play),
     (_LOOK, chat),
     (_LOOK, methods),
     (_LOOK, models),

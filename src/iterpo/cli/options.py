@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-__all__ = ["Conversations", "EnvOptions", "Json", "Model", "OutFolder", "Settings"]
+if TYPE_CHECKING:
+    from iterpo.domain import Sampling, Split
+
+__all__ = [
+    "SPEAKERS",
+    "AgentSpec",
+    "Conversations",
+    "EnvOptions",
+    "Json",
+    "Kernel",
+    "MaxNewTokens",
+    "Model",
+    "OutFolder",
+    "PartnerSpec",
+    "Settings",
+    "SplitName",
+    "Temperature",
+    "Threads",
+    "TopP",
+    "read_sampling",
+    "read_split",
+]
+
+SPEAKERS = "\n\n".join(
+    (
+        "Whoever speaks is named as one of",
+        "- scripted: the game's rule-based partner, for which the best attainable return J* is "
+        "known;",
+        "- oracle, first-counter, random-offer: fixed agents; the oracle attains J*;",
+        "- nano, smollm2-135m, the folder of a model or of a trained policy, or a hub id such as "
+        "Qwen/Qwen2.5-0.5B-Instruct: a model in this process;",
+        "- URL#MODEL, such as http://localhost:8000/v1#qwen: a model on an OpenAI-compatible "
+        "server, whose key is read from OPENAI_API_KEY.",
+    )
+)
+"""Part of the help of commands that seat speakers."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -28,6 +63,44 @@ Model = Annotated[
     ),
 ]
 
+AgentSpec = Annotated[
+    str,
+    typer.Option(
+        "--agent",
+        "--policy",
+        metavar="WHO",
+        help="Who is the agent: a model, a policy folder, URL#MODEL, or a fixed agent.",
+    ),
+]
+
+PartnerSpec = Annotated[
+    str,
+    typer.Option(
+        "--partner",
+        metavar="WHO",
+        help="Who is the partner: scripted, a model, a policy folder, or URL#MODEL.",
+    ),
+]
+
+Temperature = Annotated[
+    float, typer.Option(min=0.0, help="Temperature of every model that is seated; 0 is greedy.")
+]
+
+TopP = Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus mass; 1 is off.")]
+
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longest response of a model in tokens.")]
+
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="CPU threads of models in this process; changes rounding, hence results."
+    ),
+]
+
+Kernel = Annotated[int, typer.Option(min=0, help="Number of the kernel within its split.")]
+
+SplitName = Annotated[str, typer.Option("--split", help="Kernels: train or heldout.")]
+
 Conversations = Annotated[
     Path, typer.Argument(help="Conversation log: a .jsonl file, or a folder that holds one.")
 ]
@@ -42,3 +115,31 @@ EnvOptions = Annotated[
         help="Option of the game (`iterpo envs show NAME` lists them). Several times.",
     ),
 ]
+
+
+def read_split(name: str) -> Split:
+    """The split that ``--split`` names.
+
+    Raises:
+        ConfigError: if there is none of that name.
+    """
+    from iterpo.domain import Split
+    from iterpo.errors import ConfigError
+
+    if name not in [s.value for s in Split]:
+        raise ConfigError(f"--split is {name!r}; accepted: {', '.join(s.value for s in Split)}")
+    return Split(name)
+
+
+def read_sampling(temperature: float, top_p: float, max_new_tokens: int) -> Sampling:
+    """The settings of the sampling options.
+
+    Raises:
+        ConfigError: if nothing could be drawn with them.
+    """
+    from iterpo.domain import Sampling
+    from iterpo.errors import ConfigError
+
+    if not 0 < top_p <= 1:
+        raise ConfigError(f"--top-p is {top_p}; accepted: above 0, at most 1 (1 is off)")
+    return Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)

@@ -113,11 +113,13 @@ def print_outcome(conversation: Conversation, gamma: float) -> None:
     for unit in _UNITS:
         value = discounted_return(conversation, gamma, unit)
         best = conversation.j_star.get(unit)
-        rows.append((unit, value, best, None if best is None else best - value))
+        # Rounding must not show an optimal play as one with a regret of -0.000.
+        regret = None if best is None else round(best - value, 9) + 0.0
+        rows.append((unit, value, best, regret))
     known = any(row[2] is not None for row in rows)
     columns = ("discounted by", "return", "J*", "regret")
     print_table(
-        f"The agent's return at gamma {gamma:g}",
+        f"agent's return, gamma {gamma:g}",
         columns if known else columns[:2],
         [row if known else row[:2] for row in rows],
     )

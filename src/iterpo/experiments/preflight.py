@@ -7,6 +7,7 @@ by contract).
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -14,15 +15,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from iterpo import environments
+from iterpo.agents.base import Seat
 from iterpo.agents.persona import longest
 from iterpo.artifacts import seal, write_atomic
-from iterpo.domain import PolicyRef, Role, Scenario, Split, Turn
+from iterpo.domain import PolicyRef, Role, Scenario, Split, Turn, View
 from iterpo.environments.base import Environment
 from iterpo.errors import ConfigError, ContextOverflowError, IterpoError
 from iterpo.experiments.events import Report
 from iterpo.experiments.lineage import policy_of_round
 from iterpo.experiments.plan import Plan
 from iterpo.experiments.rollout import draw_scenarios, prompt_style
+from iterpo.experiments.speakers import Local, Served, Speaker, check_seats, partner_of, served
 from iterpo.methods import make
 from iterpo.models.backbone import check_quantization, load_chat
 from iterpo.policy_improvement.grpo import check_grpo_fields
@@ -30,6 +33,7 @@ from iterpo.policy_improvement.grpo import check_grpo_fields
 __all__ = ["preflight"]
 
 T = TypeVar("T")
+_Drawn = dict[str, list[Scenario]]
 
 
 def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # noqa: ARG001
@@ -41,13 +45,16 @@ def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # no
     found: list[IterpoError] = []
     env = _attempt(found, lambda: environments.make(plan.environment.name, **_options(plan)))
     policy = _attempt(found, lambda: policy_of_round(folder, plan, 0))
+    partner = _attempt(found, lambda: partner_of(plan.partner))
     _attempt(found, lambda: make(plan.method.name))
     _attempt(found, lambda: check_grpo_fields(plan.improve))
     if plan.q.backbone == "nf4":
         _attempt(found, check_quantization)
     drawn = _attempt(found, lambda: _draw(env, plan)) if env is not None else None
-    if env is not None and policy is not None and drawn is not None:
-        _attempt(found, lambda: _check_context(env, policy, plan, drawn))
+    if env is not None and policy is not None and drawn is not None and partner is not None:
+        _attempt(found, lambda: check_seats(env, Local(policy), partner))
+        _attempt(found, lambda: _check_agent_fits(env, policy, plan, drawn))
+        _attempt(found, lambda: _check_partner(env, partner, plan, drawn))
     _raise(found)
     if policy is None or drawn is None:  # pragma: no cover - _raise has raised
         return
@@ -56,7 +63,7 @@ def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # no
     seal(folder / key, "preflight", {"policy": policy.id, "base_sha256": policy.base_sha256})
 
 
-def _draw(env: Environment, plan: Plan) -> dict[str, list[Scenario]]:
+def _draw(env: Environment, plan: Plan) -> _Drawn:
     """Every kernel that the run will play, by split."""
     rounds = range(plan.rounds + 1) if plan.collect.kernels == "fresh" else range(1)
     train = [s for i in rounds for s in draw_scenarios(env, plan, Split.TRAIN, i)]
@@ -84,30 +91,65 @@ def _raise(found: list[IterpoError]) -> None:
         raise ConfigError(f"{len(found)} things stand in the way of this run:\n  - {lines}")
 
 
-def _check_context(
-    env: Environment, policy: PolicyRef, plan: Plan, drawn: dict[str, list[Scenario]]
-) -> None:
-    """The longest conversation must fit: prompts are never cut in the middle of a run."""
-    chat, context = load_chat(policy)
-    reply = plan.collect.sampling.max_new_tokens
+def _check_agent_fits(env: Environment, policy: PolicyRef, plan: Plan, drawn: _Drawn) -> None:
+    own = plan.collect.sampling.max_new_tokens
+    # A scripted partner's messages are no longer than the policy's may be.
+    others = own if plan.partner.kind == "scripted" else plan.partner.sampling.max_new_tokens
     explore = plan.collect.explore
     persona = longest(explore, prompt_style(env)) if explore is not None else ""
     # Candidates of the improvement may be longer than what was said.
-    beyond = max(0, plan.improve.sampling.max_new_tokens - reply)
-    for scenario in (s for scenarios in drawn.values() for s in scenarios):
+    beyond = max(0, plan.improve.sampling.max_new_tokens - own)
+
+    def view(scenario: Scenario) -> View:
         opening = env.opening(scenario)
-        # The policy's own view, with an answer to speak to: its reminder only shows then.
+        # With an answer to speak to: the reminder only shows then.
         turns = [opening, Turn(Role.PARTNER, opening.text)]
-        view = env.view(scenario, Role.AGENT, turns)
-        view = replace(view, system=view.system + persona)
-        first = len(chat.prompt_ids(view.messages()))
-        # Ten messages follow the opening, and a partner's are about as long as the policy's.
-        needed = first + 10 * reply + beyond
+        plain = env.view(scenario, Role.AGENT, turns)
+        return replace(plain, system=plain.system + persona)
+
+    _check_context(policy, view, drawn, (own, others, beyond))
+
+
+def _check_partner(env: Environment, partner: Speaker, plan: Plan, drawn: _Drawn) -> None:
+    """A local partner's prompts must fit too; a server is asked for one message."""
+
+    def view(scenario: Scenario) -> View:
+        return env.view(scenario, Role.PARTNER, [env.opening(scenario)])
+
+    if isinstance(partner, Local):
+        own, others = plan.partner.sampling.max_new_tokens, plan.collect.sampling.max_new_tokens
+        _check_context(partner.policy, view, drawn, (own, others, 0))
+    elif isinstance(partner, Served):
+        scenario = drawn[Split.TRAIN.value][0]
+        place = Seat(scenario, Role.PARTNER, round=0, replica=0, seed=plan.seed)
+        asyncio.run(served(partner)(place).reply(view(scenario)))
+
+
+def _check_context(
+    policy: PolicyRef,
+    view: Callable[[Scenario], View],
+    drawn: _Drawn,
+    lengths: tuple[int, int, int],
+) -> None:
+    """The longest conversation must fit: prompts are never cut in the middle of a run.
+
+    Args:
+        policy: Who reads it.
+        view: Its own view of a scenario at its first message, reminder included.
+        drawn: What will be played.
+        lengths: Tokens of a message of its own, of one of the other side, and what else may come.
+    """
+    chat, context = load_chat(policy)
+    own, others, beyond = lengths
+    for scenario in (s for scenarios in drawn.values() for s in scenarios):
+        first = len(chat.prompt_ids(view(scenario).messages()))
+        # Ten messages follow the opening.
+        needed = first + 5 * (own + others) + beyond
         if needed > context:
             raise ContextOverflowError(
                 f"conversations of {scenario.kernel_id} may need {needed} tokens ({first} for the "
-                f"first prompt, then up to 10 messages of {reply}), but {policy.base_model!r} "
-                f"reads {context}. Lower max_new_tokens (of collect.sampling and "
-                "improve.sampling), use environment option "
-                "prompt_style=compact, or take a model with a longer context."
+                f"first prompt, then up to 5 messages of {own} and 5 of {others}), but "
+                f"{policy.base_model!r} reads {context}. Lower max_new_tokens (of "
+                "collect.sampling, improve.sampling and a model partner's sampling), use "
+                "environment option prompt_style=compact, or take a model with a longer context."
             )

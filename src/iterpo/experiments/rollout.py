@@ -6,12 +6,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from iterpo import environments
-from iterpo.agents.local import LocalPolicy
 from iterpo.agents.persona import Exploring
-from iterpo.agents.scripted import Bargaining, ScriptedPartner
 from iterpo.agents.wording import Style
 from iterpo.artifacts import seal
 from iterpo.collect import Pace, Table, Tally, collect_into, seats
@@ -20,8 +17,8 @@ from iterpo.environments.base import Environment
 from iterpo.experiments.events import Event, Report
 from iterpo.experiments.lineage import policy_of_round, round_of
 from iterpo.experiments.plan import Plan
+from iterpo.experiments.speakers import Local, partner_of, seat, speaker_name
 from iterpo.measure import measure
-from iterpo.models.backbone import load
 
 __all__ = ["deploy", "draw_scenarios", "prompt_style"]
 
@@ -46,11 +43,11 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
     i = round_of(key)
     env = environments.make(plan.environment.name, **plan.environment.options)
     ref = policy_of_round(folder, plan, i)
-    backbone = load(ref, dtype=plan.policy.dtype, device=plan.policy.device)
-    agent = LocalPolicy(backbone, plan.collect.sampling)
-    partner = ScriptedPartner(cast(Bargaining, env), plan.partner.seed)
-    table = Table(env, agent, partner, ref.id)
-    facts: dict[str, object] = {"policy": ref.id, "round": i}
+    agent = Local(ref, plan.collect.sampling, plan.policy.dtype, plan.policy.device)
+    partner = partner_of(plan.partner)
+    seating = seat(env, agent, partner, gamma=plan.q.gamma)
+    table = seating.table
+    facts: dict[str, object] = {"policy": ref.id, "partner": speaker_name(partner), "round": i}
     for split, per_scenario in (
         (Split.TRAIN, plan.collect.per_scenario),
         (Split.HELDOUT, plan.heldout.per_scenario),
@@ -62,7 +59,7 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
             seats(scenarios, per_scenario, round=i, seed=plan.seed),
             concurrency=plan.collect.concurrency,
             attempts=plan.collect.attempts,
-            j_star=lambda scenario: partner.j_star(scenario, plan.q.gamma),
+            j_star=seating.j_star,
             progress=_progress(key, split.value, report),
         )
         if not any(c.outcome.ending.scored for c in conversations):

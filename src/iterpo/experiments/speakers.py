@@ -35,10 +35,12 @@ __all__ = [
     "Speaker",
     "Yardstick",
     "YardstickName",
+    "check_seats",
     "is_nano",
     "partner_of",
     "read_speaker",
     "seat",
+    "served",
     "speaker_name",
 ]
 
@@ -177,9 +179,7 @@ def seat(
     Raises:
         ConfigError: if a speaker can't take that side, or not in this game; all mistakes at once.
     """
-    mistakes = [*_misplaced(environment, agent, partner)]
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
+    check_seats(environment, agent, partner)
     company = _Company(environment, partner.seed if isinstance(partner, Scripted) else 0, gamma)
     table = Table(
         environment, company.factory(agent), company.factory(partner), speaker_name(agent)
@@ -189,6 +189,42 @@ def seat(
         round=agent.policy.round if isinstance(agent, Local) else 0,
         j_star=_bound(table.partner, gamma),
     )
+
+
+def check_seats(
+    environment: Environment, agent: Speaker | AgentFactory, partner: Speaker | AgentFactory
+) -> None:
+    """Check that two speakers can take their sides of a game; nothing is loaded.
+
+    Raises:
+        ConfigError: with all that stands against it.
+    """
+    found = []
+    if isinstance(agent, Scripted):
+        found.append(
+            "the agent can't be 'scripted', which speaks for partners; accepted: any other"
+        )
+    if isinstance(partner, Yardstick):
+        found.append(f"the partner can't be {partner.name!r}, which speaks for agents only")
+    if agent == Yardstick("oracle") and not isinstance(partner, Scripted):
+        found.append("an oracle reads the scripted partner's mind only; seat a scripted partner")
+    rule_based = [s for s in (agent, partner) if isinstance(s, Scripted | Yardstick)]
+    if rule_based and not callable(getattr(environment, "bargain", None)):
+        names = " and ".join(speaker_name(s) for s in rule_based)
+        found.append(
+            f"{environment.name} offers no bargain(), so {names} can't play it; seat a model"
+        )
+    if found:
+        raise ConfigError("\n".join(found))
+
+
+def served(speaker: Served) -> Endpoint:
+    """The agents of a served model, with the key from its environment variable.
+
+    Raises:
+        ConfigError: if what that variable holds can't be a key.
+    """
+    return Endpoint(speaker.endpoint, speaker.sampling, read_secret(speaker.endpoint.api_key_env))
 
 
 def speaker_name(speaker: Speaker | AgentFactory) -> str:
@@ -225,8 +261,7 @@ class _Company:
         if isinstance(speaker, Local):
             return self._local(speaker)
         if isinstance(speaker, Served):
-            key = read_secret(speaker.endpoint.api_key_env)
-            return Endpoint(speaker.endpoint, speaker.sampling, key)
+            return served(speaker)
         return speaker
 
     def _yardstick(self, name: YardstickName) -> AgentFactory:
@@ -252,27 +287,6 @@ def _bound(partner: AgentFactory, gamma: float) -> JStar | None:
     if not isinstance(partner, ScriptedPartner):
         return None
     return lambda scenario: partner.j_star(scenario, gamma)
-
-
-def _misplaced(
-    environment: Environment, agent: Speaker | AgentFactory, partner: Speaker | AgentFactory
-) -> list[str]:
-    found = []
-    if isinstance(agent, Scripted):
-        found.append(
-            "the agent can't be 'scripted', which speaks for partners; accepted: any other"
-        )
-    if isinstance(partner, Yardstick):
-        found.append(f"the partner can't be {partner.name!r}, which speaks for agents only")
-    if agent == Yardstick("oracle") and not isinstance(partner, Scripted):
-        found.append("an oracle reads the scripted partner's mind only; seat a scripted partner")
-    rule_based = [s for s in (agent, partner) if isinstance(s, Scripted | Yardstick)]
-    if rule_based and not callable(getattr(environment, "bargain", None)):
-        names = " and ".join(speaker_name(s) for s in rule_based)
-        found.append(
-            f"{environment.name} offers no bargain(), so {names} can't play it; seat a model"
-        )
-    return found
 
 
 def _address(spec: str) -> EndpointConfig:

@@ -1,0 +1,124 @@
+"""``iterpo play``: one conversation between two speakers, printed as it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from iterpo.cli.options import (
+    SPEAKERS,
+    AgentSpec,
+    EnvOptions,
+    Json,
+    Kernel,
+    MaxNewTokens,
+    PartnerSpec,
+    SplitName,
+    Temperature,
+    TopP,
+    read_sampling,
+    read_split,
+)
+from iterpo.cli.output import examples, print_json, remark, say
+
+if TYPE_CHECKING:
+    from iterpo.domain import Conversation, Scenario
+    from iterpo.experiments.speakers import Seating
+
+__all__ = ["EXAMPLES", "NAME", "command"]
+
+NAME = "play"
+EXAMPLES = examples(
+    "iterpo play",
+    "iterpo play ultimatum --agent oracle --kernel 3",
+    "iterpo play ultimatum --agent nano --partner nano --seed 1",
+    "iterpo play craigslist --option data_dir=data --agent http://localhost:8000/v1#qwen",
+)
+
+_HELP = f"Play one conversation and print it as it goes, then what it was worth.\n\n{SPEAKERS}"
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="Game (`iterpo envs`).")] = "ultimatum",
+    agent: AgentSpec = "first-counter",
+    partner: PartnerSpec = "scripted",
+    option: EnvOptions = None,
+    kernel: Kernel = 0,
+    split: SplitName = "heldout",
+    seed: Annotated[int, typer.Option(help="Seed of what the speakers draw.")] = 0,
+    gamma: Annotated[float, typer.Option(min=0.0, max=1.0, help="Discount of the returns.")] = 0.9,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    max_new_tokens: MaxNewTokens = 64,
+    as_json: Json = False,
+) -> None:
+    """Set below: the help names the speakers."""
+    from iterpo.cli.games import game_for, kernel_of
+    from iterpo.experiments.speakers import read_speaker, seat
+
+    where = read_split(split)
+    sampling = read_sampling(temperature, top_p, max_new_tokens)
+    speakers = (read_speaker(agent, sampling), read_speaker(partner, sampling))
+    game = game_for(name, option, speakers)
+    seating = seat(game, *speakers, gamma=gamma)
+    scenario = kernel_of(game, where, kernel)
+    if not as_json:
+        say(f"{game.name}, {scenario.kernel_id}: {agent} is the agent, {partner} the partner")
+        say(f"{_facts(scenario)}\n")
+    conversation = _play(seating, scenario, seed, aloud=not as_json)
+    if as_json:
+        print_json(_values(conversation, gamma) | {"agent": agent, "partner": partner})
+    _finish(conversation, gamma, silent=as_json)
+
+
+command.__doc__ = _HELP
+
+
+def _facts(scenario: Scenario) -> str:
+    return ", ".join(f"{key} {value}" for key, value in scenario.facts.items())
+
+
+def _play(seating: Seating, scenario: Scenario, seed: int, *, aloud: bool) -> Conversation:
+    import asyncio
+    from dataclasses import replace
+
+    from iterpo.agents.base import Seat
+    from iterpo.cli.aloud import Aloud
+    from iterpo.cli.transcripts import print_message
+    from iterpo.collect import play
+    from iterpo.domain import Role, derive
+
+    table = seating.table
+    if aloud:
+        opening = table.environment.opening(scenario)
+        print_message(f"{opening.role.value} (opening)", opening.text)
+        table = replace(table, agent=Aloud(table.agent), partner=Aloud(table.partner))
+    place = Seat(scenario, Role.AGENT, seating.round, 0, derive(seed, "play", scenario.kernel_id))
+    conversation = asyncio.run(play(table, place))
+    best = dict(seating.j_star(scenario)) if seating.j_star else {}
+    return replace(conversation, j_star=best)
+
+
+def _values(conversation: Conversation, gamma: float) -> dict[str, Any]:
+    from iterpo.cli.transcripts import Credit, as_json
+    from iterpo.domain import discounted_return
+
+    scored = conversation.outcome.ending.scored
+    returns = {
+        "agent_turn": discounted_return(conversation, gamma, "agent_turn") if scored else None,
+        "message": discounted_return(conversation, gamma, "message") if scored else None,
+    }
+    values = as_json(conversation, Credit(gamma, "agent_turn"))
+    return values | {"environment": conversation.environment, "gamma": gamma, "returns": returns}
+
+
+def _finish(conversation: Conversation, gamma: float, *, silent: bool) -> None:
+    from iterpo.cli.transcripts import print_outcome
+    from iterpo.domain import Ending
+
+    if conversation.outcome.ending is Ending.INFRASTRUCTURE_FAILURE:
+        remark(f"iterpo: the conversation broke off: {conversation.outcome.detail}")
+        raise typer.Exit(2)
+    if not silent:
+        print_outcome(conversation, gamma)
