@@ -1,0 +1,96 @@
+"""What checking an environment showed: what was tried, what could not be, and what is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from iterpo.errors import MissingDataError
+
+__all__ = ["Findings", "Report"]
+
+_SHOWN = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Result of ``check_environment``; printed, it is a page for people."""
+
+    environment: str
+    """Name of the environment."""
+    checked: Mapping[str, int]
+    """Cases tried by property."""
+    unchecked: Mapping[str, str]
+    """Why a property, or a part of it, was not tried, and what to do."""
+    endings: Mapping[str, int]
+    """How the plays ended, by ``Ending``."""
+    violations: Mapping[str, str]
+    """First counter-example by broken rule, named ``property: what must hold``; empty if none."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.violations
+
+    def __str__(self) -> str:
+        """The report as text."""
+        head = "keeps" if self.ok else "breaks"
+        lines = [f"{self.environment} {head} what an environment promises"]
+        lines += [f"  WRONG {name}\n        {example}" for name, example in self.violations.items()]
+        lines += [f"  not checked: {name}: {why}" for name, why in self.unchecked.items()]
+        tried = ", ".join(f"{name} ({n})" for name, n in self.checked.items())
+        ended = ", ".join(f"{name} {n}" for name, n in self.endings.items()) or "none"
+        return "\n".join([*lines, f"  checked: {tried}", f"  plays ended: {ended}"])
+
+
+class Findings:
+    """Collects what the checks find; ``report`` sums it up."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._checked: Counter[str] = Counter()
+        self._unchecked: dict[str, str] = {}
+        self._endings: Counter[str] = Counter()
+        self._wrong: dict[str, list[str]] = {}
+
+    def expect(self, rule: str, holds: object, *example: object) -> bool:
+        """Note one case of a rule, ``"property: what must hold"``, and what it was tried on."""
+        self._checked[rule.partition(":")[0]] += 1
+        if not holds:
+            self._wrong.setdefault(rule, []).append(" ".join(map(_told, example)))
+        return bool(holds)
+
+    def unchecked(self, what: str, why: str) -> None:
+        """Note what could not be tried."""
+        self._unchecked.setdefault(what, why)
+
+    def ended(self, ending: str) -> None:
+        """Count the ending of a play."""
+        self._endings[ending] += 1
+
+    @contextmanager
+    def calling(self, what: str, *example: object) -> Iterator[None]:
+        """Whatever is raised inside is a breach of ``robustness``, not a crash of the check."""
+        raised: tuple[object, ...] = ()
+        try:
+            yield
+        except MissingDataError:
+            raise  # nothing can be said without the data
+        except Exception as error:
+            raised = (f"{type(error).__name__}: {error}, at",)
+        self.expect(f"robustness: {what} does not raise", not raised, *raised, *example)
+
+    def report(self, environment: str) -> Report:
+        """All of it."""
+        wrong = {
+            rule: examples[0] + (f" (and {len(examples) - 1} more)" if examples[1:] else "")
+            for rule, examples in self._wrong.items()
+        }
+        return Report(environment, self._checked, self._unchecked, self._endings, wrong)
+
+
+def _told(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
