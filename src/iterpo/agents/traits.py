@@ -24,8 +24,8 @@ TRAITS: Mapping[str, Mapping[str, str]] = {
         "long": "Take a few sentences and explain your reasons.",
     },
     "emoji": {
-        "none": "Write without emoji.",
-        "some": "Let an emoji or two show your mood.",
+        "plain": "Write without emoji.",
+        "emojis": "Let an emoji or two show your mood.",
     },
     "opening": {
         "ambitious": "Start by asking for clearly more than you expect to get.",
@@ -47,7 +47,8 @@ TRAITS: Mapping[str, Mapping[str, str]] = {
         "late": "Keep your concessions for the end.",
     },
 }
-"""Instruction by trait and value. A value's name is its form in the compact style."""
+"""Instruction by trait and value. In the compact style a value's name is all that is said; no two
+values share one."""
 
 
 def instruction(traits: Mapping[str, str], style: Style = "full") -> str:
@@ -58,13 +59,13 @@ def instruction(traits: Mapping[str, str], style: Style = "full") -> str:
         style: Prose, or the bare names for small models.
 
     >>> instruction({"tone": "blunt", "brevity": "short"}, "compact")
-    ' tone=blunt brevity=short'
-    >>> instruction({"emoji": "none"})
+    ' blunt short'
+    >>> instruction({"emoji": "plain"})
     '\n\nHow to come across:\n- Write without emoji.'
     """
     # In the table's order: a log gives traits back in another one than they were drawn in.
     ordered = [(trait, traits[trait]) for trait in TRAITS if trait in traits]
     if style == "compact":
-        return "".join(f" {trait}={value}" for trait, value in ordered)
+        return "".join(f" {value}" for _, value in ordered)
     lines = "".join(f"\n- {TRAITS[trait][value]}" for trait, value in ordered)
     return f"\n\nHow to come across:{lines}" if lines else ""
