@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from iterpo.domain import Conversation, PolicyRef, Reward, Sampling, Split
-from iterpo.errors import ArtifactError
+from iterpo.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:  # heavy layers are imported where they are used: `import iterpo` stays light
+    from iterpo.agents.base import AgentFactory
     from iterpo.environments.base import Environment
+    from iterpo.experiments.speakers import Speaker
     from iterpo.measure import Measurement
     from iterpo.policy_evaluation.qfunction import QFunction
 
@@ -37,39 +39,73 @@ def load_policy(name: str) -> PolicyRef:
 
 
 def collect(
-    policy: PolicyRef,
+    policy: PolicyRef | str | AgentFactory,
     environment: Environment,
     *,
+    partner: PolicyRef | str | AgentFactory | None = None,
     scenarios: int = 100,
     per_scenario: int = 4,
     seed: int = 42,
     split: Split = Split.TRAIN,
     sampling: Sampling | None = None,
 ) -> tuple[Conversation, ...]:
-    """Deploy a policy against the game's scripted partner and log the conversations.
+    """Deploy a policy against a partner and log the conversations.
 
     Args:
-        policy: Who plays the agent.
+        policy: Who plays the agent: a policy, the name of one (or ``oracle``, ``first-counter``,
+            ``random-offer``, or a served model as ``URL#MODEL``), or agents of your own.
         environment: From ``iterpo.environments.make``.
+        partner: The other side, named likewise; by default the game's scripted partner, the only
+            one for which J* is known.
         scenarios: Number of kernels.
         per_scenario: Conversations per kernel.
         seed: Seed of all draws.
         split: Train or held-out kernels.
-        sampling: Settings of the policy; temperature 1 and no nucleus by default.
+        sampling: Settings of every model; temperature 1 and no nucleus by default.
+
+    Raises:
+        ConfigError: if a number is below 1, or a speaker can't take its side of this game.
+        UnknownNameError: if a name stands for nobody.
     """
-    from iterpo.agents.local import LocalPolicy
-    from iterpo.agents.scripted import Bargaining, ScriptedPartner
     from iterpo.collect.batch import collect as collect_batch
     from iterpo.collect.batch import seats
-    from iterpo.collect.play import Table
-    from iterpo.models.backbone import load
+    from iterpo.experiments.speakers import seat
 
-    agent = LocalPolicy(load(policy), sampling or Sampling())
-    partner = ScriptedPartner(cast(Bargaining, environment))
+    wrong = [
+        f"{name} is {n!r}; accepted: 1 or more"
+        for name, n in (("scenarios", scenarios), ("per_scenario", per_scenario))
+        if n < 1
+    ]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    effective = sampling or Sampling()
+    seating = seat(
+        environment,
+        _speaker(policy, effective, "policy"),
+        _speaker("scripted" if partner is None else partner, effective, "partner"),
+    )
+    kernels = environment.scenarios(split, scenarios)
     return collect_batch(
-        Table(environment, agent, partner, policy.id),
-        seats(environment.scenarios(split, scenarios), per_scenario, round=policy.round, seed=seed),
-        j_star=lambda scenario: partner.j_star(scenario, 0.9),
+        seating.table,
+        seats(kernels, per_scenario, round=seating.round, seed=seed),
+        j_star=seating.j_star,
+    )
+
+
+def _speaker(
+    given: PolicyRef | str | AgentFactory, sampling: Sampling, argument: str
+) -> Speaker | AgentFactory:
+    from iterpo.experiments.speakers import Local, read_speaker
+
+    if isinstance(given, PolicyRef):
+        return Local(given, sampling)
+    if isinstance(given, str):
+        return read_speaker(given, sampling)
+    if callable(given):
+        return given
+    raise ConfigError(
+        f"{argument} is a {type(given).__name__}; accepted: a policy (iterpo.load_policy), its "
+        "name, or a factory that gives every seat an agent"
     )
 
 

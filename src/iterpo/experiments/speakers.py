@@ -141,6 +141,8 @@ def read_speaker(spec: str, sampling: Sampling) -> Speaker:
     from iterpo.models.checkpoints import load_policy
 
     try:
+        if not spec.strip():  # an empty path would be the folder that we are in
+            raise UnknownNameError("an empty name")
         return Local(load_policy(spec), sampling)
     except UnknownNameError as error:
         raise UnknownNameError(f"there is no speaker {spec!r}. Accepted: {SPECS}.") from error
