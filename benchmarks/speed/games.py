@@ -2,7 +2,8 @@
 
 One core, one process. `warm`: many conversations of each kernel, as in collection, so that parsed
 messages and tables of a kernel are found in caches. `cold`: one conversation per kernel, with all
-caches of the game emptied by a new process. Run it as
+caches of the game emptied by a new process. Rates per CPU second stand beside those per second,
+since they tell more on a machine that others use too. Run it as
 
     python benchmarks/speed/games.py --data ../shared/data
 """
@@ -45,23 +46,25 @@ def measure(name: str, data: str, kernels: int, per_kernel: int, repeats: int) -
     scenarios = game.scenarios(Split.TRAIN, kernels)
     collect(table, seats(scenarios[:1], 1, round=0, seed=1))  # lazy imports are not the game's
 
-    def rate(per_scenario: int, seed: int) -> tuple[float, int]:
+    def rate(per_scenario: int, seed: int) -> tuple[float, float, int]:
         places = seats(scenarios, per_scenario, round=0, seed=seed)
-        start = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         played = collect(table, places)
-        return len(played) / (time.perf_counter() - start), sum(len(c.turns) for c in played)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        return len(played) / wall, len(played) / cpu, sum(len(c.turns) for c in played)
 
-    cold, _ = rate(1, 2)
+    cold = rate(1, 2)
     warm = [rate(per_kernel, 3 + i) for i in range(repeats)]
-    rates = [r for r, _ in warm]
     return {
         "game": name,
         "kernels": len(scenarios),
         "conversations": len(scenarios) * per_kernel,
-        "messages_per_conversation": warm[0][1] / (len(scenarios) * per_kernel),
-        "warm_per_s": statistics.median(rates),
-        "warm_all_per_s": rates,
-        "cold_per_s": cold,
+        "messages_per_conversation": warm[0][2] / (len(scenarios) * per_kernel),
+        "warm_per_s": statistics.median(r[0] for r in warm),
+        "warm_per_cpu_s": statistics.median(r[1] for r in warm),
+        "warm_all_per_s": [r[0] for r in warm],
+        "cold_per_s": cold[0],
+        "cold_per_cpu_s": cold[1],
     }
 
 
@@ -87,7 +90,8 @@ def main() -> None:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         row = rows[-1]
-        print(f"{name:16} {row['warm_per_s']:8.0f}/s warm {row['cold_per_s']:8.0f}/s cold")
+        warm, cold = (f"{row[k]:6.0f}/s" for k in ("warm_per_s", "cold_per_s"))
+        print(f"{name:16} warm {warm} ({row['warm_per_cpu_s']:.0f} per CPU second), cold {cold}")
     machine = {"machine": platform.machine(), "system": platform.system(), "cpus": os.cpu_count()}
     meta = {
         "iterpo": version("iterpo"),

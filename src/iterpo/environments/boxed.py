@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Generic, Literal, TypeVar
 
 from iterpo.domain import Ending, Role, Turn
+from iterpo.environments.remembered import remembered
 
 __all__ = [
     "MATCHING_TOKENS",
@@ -105,7 +106,7 @@ def _unwrapped(body: str) -> str:
     return " ".join(_WRAPPER.sub("", body).replace("\\$", "$").split())
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _keyword_boxes(text: str) -> tuple[tuple[str, str | None], ...]:
     """(keyword, rest) of each box that starts with a keyword; rest None if it is malformed."""
     out: list[tuple[str, str | None]] = []

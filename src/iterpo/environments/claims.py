@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from iterpo.environments.remembered import remembered
+
 __all__ = ["said_share"]
 
 _NUMBERS = {
@@ -70,7 +72,7 @@ def _counted(items: tuple[str, ...]) -> re.Pattern[str]:
     )
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def said_share(
     text: str, items: tuple[str, ...], pool: tuple[int, ...], mass: bool = False
 ) -> tuple[int, ...] | None:

@@ -27,6 +27,7 @@ from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.environments import bargain as bargaining
 from iterpo.environments import boxed, sources
 from iterpo.environments.base import PromptStyle
+from iterpo.environments.remembered import remembered
 from iterpo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def _reward(price: int, list_price: int, cap: float | None) -> float:
     return ratio if cap is None else min(ratio, cap)
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _act(text: str) -> boxed.Act[int]:
     # No price is 0 cents, so that a valid one is always true.
     return boxed.act(text, lambda body: boxed.amount_cents(body) or None, boxed.MATCHING_TOKENS)
@@ -298,7 +299,7 @@ _DOLLARS = re.compile(
 )
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _plain_price(text: str) -> int | None:
     said = boxed.outside(text)
     last = said.rfind("$")

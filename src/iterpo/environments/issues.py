@@ -17,6 +17,7 @@ from iterpo.domain import Role, Turn
 from iterpo.environments import bargain as bargaining
 from iterpo.environments import boxed
 from iterpo.environments.base import PromptStyle
+from iterpo.environments.remembered import remembered
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,12 +179,12 @@ class Agenda:
         return re.compile(rf"(?<![\w$])(?:{'|'.join(ways)})", _FLAGS)
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _act(agenda: Agenda, text: str) -> boxed.Act[Terms]:
     return boxed.act(text, agenda.read, boxed.MATCHING_TOKENS)
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _said(agenda: Agenda, text: str) -> tuple[int | None, ...] | None:
     said: dict[int, int] = {}
     for clause in _CLAUSE.split(boxed.outside(text).replace("’", "'")):

@@ -16,6 +16,7 @@ from iterpo.environments import bargain as bargaining
 from iterpo.environments import boxed
 from iterpo.environments.base import PromptStyle
 from iterpo.environments.claims import said_share
+from iterpo.environments.remembered import remembered
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -249,7 +250,7 @@ def _rest(pool: Counts, share: Counts) -> Counts:
     return tuple(c - s for c, s in zip(pool, share, strict=True))
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _act(text: str, items: tuple[str, ...], pool: Counts, strict: bool) -> boxed.Act[Written]:
     return boxed.act(
         text, lambda body: boxed.partition(body, items, pool, strict), boxed.PROPOSAL_TOKENS

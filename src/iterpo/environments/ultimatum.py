@@ -25,6 +25,7 @@ from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.environments import bargain as bargaining
 from iterpo.environments import boxed
 from iterpo.environments.base import PromptStyle
+from iterpo.environments.remembered import remembered
 from iterpo.errors import DataError
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def _facts(scenario: Scenario) -> tuple[int, int]:
 _SPLIT = re.compile(r"split ?[=:](.*)", re.IGNORECASE | re.ASCII)
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _act(text: str, pool: int) -> boxed.Act[int]:
     def split(body: str) -> int | None:
         found = _SPLIT.fullmatch(body)
@@ -254,7 +255,7 @@ _GIVES = re.compile(
 )
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _plain_split(text: str, pool: int) -> int | None:
     """Player 1's share in cents as Player 1 says it: the last $ amount with a clear owner."""
     clauses = [c for c in _CLAUSE.split(boxed.outside(text).replace("’", "'")) if "$" in c]
