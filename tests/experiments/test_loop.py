@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from iterpo.agents.endpoint import EndpointConfig
 from iterpo.artifacts import seal, write_atomic
 from iterpo.config import canonical_yaml
 from iterpo.errors import ArtifactError, ResumeError
 from iterpo.experiments.events import Event, Report, decode, encode
 from iterpo.experiments.ledger import LEDGER, Ledger
 from iterpo.experiments.loop import run
-from iterpo.experiments.plan import Plan
+from iterpo.experiments.plan import PartnerPlan, Plan
 from iterpo.experiments.results import read_run
 
 PLAN = Plan(rounds=2, stop_when_q_converged=0.1)
@@ -91,6 +92,23 @@ def test_resuming_into_a_run_of_another_plan_lists_what_differs(tmp_path: Path) 
     assert "seed: 0 -> 7" in str(caught.value)
     assert "q.gamma: 0.9 -> 0.5" in str(caught.value)
     run(replace(PLAN, name="renamed"), tmp_path / "r", resume=True, execute=Phases())
+
+
+def test_resuming_goes_on_with_the_settings_that_change_no_result(tmp_path: Path) -> None:
+    """A server that has moved is asked at its new address."""
+
+    def served(url: str) -> Plan:
+        config = EndpointConfig(url, "m")
+        return replace(PLAN, partner=PartnerPlan("endpoint", endpoint=config))
+
+    dying = Phases()
+    dying.die_at = "round-1/deploy"
+    with pytest.raises(KeyboardInterrupt):
+        run(served("http://old/v1"), tmp_path / "r", execute=dying)
+    again = Phases()
+    run(served("http://new/v1"), tmp_path / "r", resume=True, execute=again)
+    assert dying.ran + again.ran == ORDER
+    assert read_run(tmp_path / "r").plan == served("http://new/v1")
 
 
 def test_a_plan_refused_by_its_preflight_can_be_corrected_in_the_same_folder(

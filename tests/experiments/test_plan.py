@@ -125,6 +125,8 @@ def test_the_demo_takes_small_steps_near_the_rounds_policy_at_temperature_1() ->
         "environment.name=deal_or_no_deal",
         "environment.options.closing=unilateral",
         "partner.seed=1",
+        "partner={kind: local, model: nano}",
+        "partner={kind: endpoint, endpoint: {base_url: 'http://h/v1', model: m}}",
         "policy.model=x",
         "policy.dtype=bfloat16",
         "policy.threads=2",
@@ -196,6 +198,85 @@ def test_st_grpo_counts_agent_turns() -> None:
 )
 def test_identity_ignores_what_changes_no_result(change: str) -> None:
     assert load_plan("demo", [change]).identity() == load_plan("demo").identity()
+
+
+SERVED = "partner={kind: endpoint, endpoint: {base_url: 'http://h/v1', model: m}}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "base_url=http://elsewhere/v1",
+        "api_key_env=MY_KEY",
+        "concurrency=2",
+        "call_timeout_s=5",
+        "conversation_timeout_s=5",
+        "retries=0",
+        "backoff_s=0",
+        "proxy=http://proxy:3128",
+    ],
+)
+def test_identity_ignores_where_and_how_patiently_a_partner_is_asked(change: str) -> None:
+    moved = load_plan("demo", [SERVED, f"partner.endpoint.{change}"])
+    assert moved != load_plan("demo", [SERVED])
+    assert moved.identity() == load_plan("demo", [SERVED]).identity()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["endpoint.model=n", "endpoint.extra_body.seed=null", "sampling.top_k=5"],
+)
+def test_identity_follows_which_partner_is_asked_and_how(change: str) -> None:
+    assert (
+        load_plan("demo", [SERVED, f"partner.{change}"]).identity()
+        != load_plan("demo", [SERVED]).identity()
+    )
+
+
+PARTNERS = {
+    "a model for a scripted partner": (
+        "{model: nano, seed: -1}",
+        ["partner.model: given with kind scripted", "partner.seed: given -1"],
+    ),
+    "a local partner without a model": (
+        "{kind: local, seed: 2, sampling: {top_p: 0, temperature: -1}}",
+        [
+            "partner.model: given null with kind local; accepted: a model",
+            "partner.sampling.temperature: given -1",
+            "partner.sampling.top_p: given 0",
+            "partner.seed: given with kind local",
+        ],
+    ),
+    "an endpoint without an address": (
+        "{kind: endpoint, endpoint: {model: m}}",
+        ["partner.endpoint.base_url: required"],
+    ),
+    "an endpoint without all": (
+        "{kind: endpoint, model: m, dtype: float32}",
+        [
+            "partner.endpoint: given null with kind endpoint; accepted: a mapping",
+            "partner.model: given with kind endpoint, which does not look at it; "
+            "accepted: endpoint, sampling",
+            "partner.dtype: given with kind endpoint",
+        ],
+    ),
+    "an endpoint at nowhere": (
+        "{kind: endpoint, endpoint: {base_url: 'ftp://h', model: m, retries: -1}}",
+        ["partner.endpoint.base_url: 'ftp://h'; accepted", "partner.endpoint.retries: -1"],
+    ),
+    "somebody else": ("{kind: human}", ["partner.kind: given"]),
+}
+
+
+@pytest.mark.parametrize("case", PARTNERS, ids=list(PARTNERS))
+def test_all_mistakes_about_a_partner_come_at_once(case: str) -> None:
+    partner, starts = PARTNERS[case]
+    with pytest.raises(ConfigError) as caught:
+        load_plan("demo", [f"partner={partner}"])
+    lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert len(lines) == len(starts), lines
+    for start in starts:
+        assert any(line.startswith(start) for line in lines), (start, lines)
 
 
 def test_identity_is_stable_across_processes_and_spellings(tmp_path: Path) -> None:

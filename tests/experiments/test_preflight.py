@@ -13,10 +13,12 @@ pytest.importorskip("trl")
 
 from iterpo.artifacts import open_sealed
 from iterpo.domain import Role, Scenario, Split, Turn, View
-from iterpo.errors import ConfigError, ContextOverflowError, TemplateError
+from iterpo.environments import make
+from iterpo.errors import ConfigError, ContextOverflowError, EndpointError, TemplateError
 from iterpo.experiments import preflight as module
 from iterpo.experiments.events import ignore
 from iterpo.experiments.plan import Plan, load_plan
+from iterpo.testing.chat_server import Asked, ChatServer, Sent
 from iterpo.testing.tiny_model import tiny_model
 
 
@@ -90,6 +92,11 @@ def test_the_context_is_that_of_the_policys_own_view(
     """Its prompt, reminder included, is what must fit; the partner's may be much shorter."""
 
     class Wordy:
+        name = "wordy"
+
+        def bargain(self, scenario: Scenario, seed: int = 0) -> None:
+            """Enough for a scripted partner to sit down."""
+
         def scenarios(self, split: Split, n: int, data_seed: int = 42) -> tuple[Scenario, ...]:
             return tuple(Scenario(f"w{i}", "wordy", split, {}) for i in range(n))
 
@@ -104,3 +111,61 @@ def test_the_context_is_that_of_the_policys_own_view(
     small = {"collect.sampling.max_new_tokens": 8, "improve.sampling.max_new_tokens": 8}
     with pytest.raises(ContextOverflowError, match="w0 may need"):
         check(plan(tiny, **small), tmp_path)
+
+
+SMALL = {f"{s}.sampling.max_new_tokens": 8 for s in ("collect", "improve")}
+MODEL = SMALL | {"partner.sampling.max_new_tokens": 8}
+
+
+def test_a_local_partner_must_fit_its_own_model(tiny: Path, tmp_path: Path) -> None:
+    local = {"partner.kind": "local", "partner.model": tiny}
+    check(plan(tiny, **MODEL, **local), tmp_path)
+    narrow = tiny_model(tmp_path / "narrow", max_position_embeddings=128)
+    with pytest.raises(ContextOverflowError, match=r"'\S*narrow' reads 128"):
+        check(plan(tiny, **MODEL, **local | {"partner.model": narrow}), tmp_path / "b")
+    long = MODEL | {"partner.sampling.max_new_tokens": 80}
+    with pytest.raises(ContextOverflowError, match="5 messages of 8 and 5 of 80"):
+        check(plan(tiny, **long, **local), tmp_path / "c")
+
+
+def test_a_partner_that_is_no_model_is_told_with_the_rest(tmp_path: Path) -> None:
+    bare = tiny_model(tmp_path / "bare", chat_template=None)
+    wrong = plan(bare, **{"partner.kind": "local", "partner.model": "nanoo"})
+    with pytest.raises(ConfigError, match="2 things stand in the way") as caught:
+        check(wrong, tmp_path)
+    assert "nanoo" in str(caught.value)
+
+
+def test_a_served_partner_is_asked_for_one_message(tiny: Path, tmp_path: Path) -> None:
+    def served(model: str, url: str) -> Plan:
+        endpoint = {"base_url": url, "model": model, "retries": 0}
+        return plan(tiny, **MODEL, **{"partner.kind": "endpoint", "partner.endpoint": endpoint})
+
+    def script(asked: Asked) -> Sent | str:
+        return "Hello." if asked.body["model"] == "m" else Sent("no such model", 404)
+
+    with ChatServer(script) as server:
+        check(served("m", server.base_url), tmp_path)
+        assert len(server.asked) == 1
+        assert "Player" not in server.asked[0].body["messages"][0]["content"], "compact prompts"
+        with pytest.raises(EndpointError, match="no such model"):
+            check(served("n", server.base_url), tmp_path / "b")
+        gone = server.base_url
+    with pytest.raises(EndpointError, match="127"):
+        check(served("m", gone), tmp_path / "c")
+    assert not (tmp_path / "b" / "preflight").exists()
+
+
+def test_a_game_without_a_scripted_partner_is_refused_unless_a_model_plays(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = make("ultimatum", prompt_style="compact")
+
+    class Bare:
+        name = "bare"
+        scenarios, opening, view = real.scenarios, real.opening, real.view
+
+    monkeypatch.setattr(module.environments, "make", lambda *_, **__: Bare())
+    with pytest.raises(ConfigError, match=r"bare offers no bargain\(\)"):
+        check(plan(tiny, **SMALL), tmp_path)
+    check(plan(tiny, **MODEL, **{"partner.kind": "local", "partner.model": tiny}), tmp_path)

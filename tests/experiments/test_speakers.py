@@ -131,7 +131,7 @@ MISPLACED: dict[str, tuple[Speaker, Speaker, str]] = {
     "an oracle without a mind to read": (
         Yardstick("oracle"),
         Served(EndpointConfig(URL, "m")),
-        "seat a scripted partner",
+        "scripted partner's mind",
     ),
 }
 
@@ -148,10 +148,11 @@ def test_all_that_is_wrong_with_a_table_comes_at_once(game: Environment) -> None
         name = "other"
 
     with pytest.raises(ConfigError) as caught:
-        seat(Other(), Scripted(), Yardstick("oracle"))  # type: ignore[arg-type]
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 3
-    assert "scripted and oracle" in lines[2]
+        seat(Other(), Yardstick("oracle"), Yardstick("oracle"))  # type: ignore[arg-type]
+    mind, bargain, side = str(caught.value).splitlines()
+    assert "mind" in mind
+    assert "other offers no bargain()" in bargain
+    assert "partner can't be 'oracle'" in side
 
 
 def test_the_oracle_reads_the_very_partner_that_sits_there(game: Environment) -> None:

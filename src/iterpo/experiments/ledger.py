@@ -60,6 +60,9 @@ class Ledger:
                 f"another process has begun a run in {folder} meanwhile. Continue it with "
                 "--resume, or choose another folder with --out."
             )
+        else:
+            # What changes no result may change on resuming: a server's address, a data folder.
+            write_atomic(known, canonical_yaml(plan))
         return cls(folder, plan, lock)
 
     @property

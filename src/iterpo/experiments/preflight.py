@@ -25,7 +25,7 @@ from iterpo.experiments.events import Report
 from iterpo.experiments.lineage import policy_of_round
 from iterpo.experiments.plan import Plan
 from iterpo.experiments.rollout import draw_scenarios, prompt_style
-from iterpo.experiments.speakers import Local, Served, Speaker, check_seats, partner_of, served
+from iterpo.experiments.speakers import Local, Served, Speaker, check_partner, partner_of, served
 from iterpo.methods import make
 from iterpo.models.backbone import check_quantization, load_chat
 from iterpo.policy_improvement.grpo import check_grpo_fields
@@ -51,10 +51,11 @@ def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # no
     if plan.q.backbone == "nf4":
         _attempt(found, check_quantization)
     drawn = _attempt(found, lambda: _draw(env, plan)) if env is not None else None
-    if env is not None and policy is not None and drawn is not None and partner is not None:
-        _attempt(found, lambda: check_seats(env, Local(policy), partner))
-        _attempt(found, lambda: _check_agent_fits(env, policy, plan, drawn))
-        _attempt(found, lambda: _check_partner(env, partner, plan, drawn))
+    if env is not None and drawn is not None:
+        if policy is not None:
+            _attempt(found, lambda: _check_agent_fits(env, policy, plan, drawn))
+        if partner is not None:
+            _attempt(found, lambda: _check_partner(env, partner, plan, drawn))
     _raise(found)
     if policy is None or drawn is None:  # pragma: no cover - _raise has raised
         return
@@ -112,6 +113,7 @@ def _check_agent_fits(env: Environment, policy: PolicyRef, plan: Plan, drawn: _D
 
 def _check_partner(env: Environment, partner: Speaker, plan: Plan, drawn: _Drawn) -> None:
     """A local partner's prompts must fit too; a server is asked for one message."""
+    check_partner(env, partner)
 
     def view(scenario: Scenario) -> View:
         return env.view(scenario, Role.PARTNER, [env.opening(scenario)])

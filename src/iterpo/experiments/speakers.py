@@ -35,7 +35,7 @@ __all__ = [
     "Speaker",
     "Yardstick",
     "YardstickName",
-    "check_seats",
+    "check_partner",
     "is_nano",
     "partner_of",
     "read_speaker",
@@ -181,7 +181,14 @@ def seat(
     Raises:
         ConfigError: if a speaker can't take that side, or not in this game; all mistakes at once.
     """
-    check_seats(environment, agent, partner)
+    mistakes = []
+    if isinstance(agent, Scripted):
+        mistakes.append("the agent can't be 'scripted', which is a partner; accepted: any other")
+    if agent == Yardstick("oracle") and not isinstance(partner, Scripted):
+        mistakes.append("an oracle reads the scripted partner's mind only; seat that one")
+    if isinstance(agent, Yardstick):
+        mistakes += _without_bargain(environment, agent)
+    _refuse([*mistakes, *_against_partner(environment, partner)])
     company = _Company(environment, partner.seed if isinstance(partner, Scripted) else 0, gamma)
     table = Table(
         environment, company.factory(agent), company.factory(partner), speaker_name(agent)
@@ -193,31 +200,13 @@ def seat(
     )
 
 
-def check_seats(
-    environment: Environment, agent: Speaker | AgentFactory, partner: Speaker | AgentFactory
-) -> None:
-    """Check that two speakers can take their sides of a game; nothing is loaded.
+def check_partner(environment: Environment, partner: Speaker | AgentFactory) -> None:
+    """Check that a speaker can be the partner in a game; nothing is loaded.
 
     Raises:
-        ConfigError: with all that stands against it.
+        ConfigError: if it can't.
     """
-    found = []
-    if isinstance(agent, Scripted):
-        found.append(
-            "the agent can't be 'scripted', which speaks for partners; accepted: any other"
-        )
-    if isinstance(partner, Yardstick):
-        found.append(f"the partner can't be {partner.name!r}, which speaks for agents only")
-    if agent == Yardstick("oracle") and not isinstance(partner, Scripted):
-        found.append("an oracle reads the scripted partner's mind only; seat a scripted partner")
-    rule_based = [s for s in (agent, partner) if isinstance(s, Scripted | Yardstick)]
-    if rule_based and not callable(getattr(environment, "bargain", None)):
-        names = " and ".join(speaker_name(s) for s in rule_based)
-        found.append(
-            f"{environment.name} offers no bargain(), so {names} can't play it; seat a model"
-        )
-    if found:
-        raise ConfigError("\n".join(found))
+    _refuse(_against_partner(environment, partner))
 
 
 def served(speaker: Served) -> Endpoint:
@@ -289,6 +278,26 @@ def _bound(partner: AgentFactory, gamma: float) -> JStar | None:
     if not isinstance(partner, ScriptedPartner):
         return None
     return lambda scenario: partner.j_star(scenario, gamma)
+
+
+def _against_partner(environment: Environment, partner: Speaker | AgentFactory) -> list[str]:
+    if isinstance(partner, Yardstick):
+        return [f"the partner can't be {partner.name!r}, which speaks for agents only"]
+    return _without_bargain(environment, partner) if isinstance(partner, Scripted) else []
+
+
+def _without_bargain(environment: Environment, speaker: Scripted | Yardstick) -> list[str]:
+    if callable(getattr(environment, "bargain", None)):
+        return []
+    return [
+        f"{environment.name} offers no bargain(), so {speaker_name(speaker)!r} can't play it; "
+        "seat a model"
+    ]
+
+
+def _refuse(mistakes: list[str]) -> None:
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
 
 
 def _address(spec: str) -> EndpointConfig:
