@@ -7,8 +7,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from iterpo import api
+from iterpo.agents.base import Reply, Seat
+from iterpo.domain import Ending, Role, Sampling, View
+from iterpo.environments import make
+from iterpo.errors import IterpoError
 
 README = Path(__file__).parents[1] / "README.md"
 SMALLER = {
@@ -54,3 +61,60 @@ def test_pain_76_import_needs_nothing_heavy() -> None:
         "assert callable(iterpo.collect) and callable(iterpo.fit_q) and callable(iterpo.improve)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def game() -> Any:
+    return make("ultimatum", prompt_style="compact")
+
+
+def test_collect_takes_names_policies_and_agents(game: Any) -> None:
+    few: dict[str, Any] = {"scenarios": 2, "per_scenario": 1}
+    few["sampling"] = Sampling(max_new_tokens=4)
+        "scenarios": 2,
+        "per_scenario": 1,
+        "sampling": Sampling(max_new_tokens=4),
+    }
+    nano = api.load_policy("nano")
+    by_name = api.collect("nano", game, **few)
+    assert by_name == api.collect(nano, game, **few)
+    assert all(c.j_star for c in by_name), "the scripted partner is the default"
+    itself = api.collect("nano", game, partner=nano, **few)
+    assert {t.role for c in itself for t in c.turns if t.sampled} == set(Role)
+    assert not any(c.j_star for c in itself)
+    optimal = api.measure(api.collect("oracle", game, scenarios=12, per_scenario=1))
+    assert optimal.regret_agent_turn is not None
+    assert optimal.regret_agent_turn.mean == pytest.approx(0)
+
+    class Leaving:
+        def __call__(self, seat: Seat) -> Leaving:
+            return self
+
+        async def reply(self, view: View) -> Reply:
+            return Reply("\\boxed{NO DEAL}")
+
+        def close(self) -> None:
+            pass
+
+    for played in (
+        api.collect(Leaving(), game, scenarios=2),
+        api.collect("first-counter", game, partner=Leaving(), scenarios=2),
+    ):
+        assert [c.outcome.ending for c in played] == [Ending.REFUSED] * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ({"policy": "nanoo"}, "there is no speaker 'nanoo'.*oracle"),
+        ({"policy": 3}, "policy is a int; accepted: a policy"),
+        ({"partner": 3.5}, "partner is a float; accepted"),
+        ({"partner": "oracle"}, "partner can't be 'oracle'"),
+        ({"scenarios": 0}, "scenarios is 0; accepted: 1 or more"),
+        ({"per_scenario": -1}, "per_scenario is -1; accepted: 1 or more"),
+    ],
+    ids=str,
+)
+def test_collect_says_what_it_can_not_take(game: Any, arguments: Any, part: str) -> None:
+    with pytest.raises(IterpoError, match=part):
+        api.collect(**{"policy": "first-counter", "environment": game} | arguments)

@@ -62,7 +62,7 @@ def command(
 ) -> None:
     """Set below: the help names the speakers."""
     from iterpo.cli.games import game_for
-    from iterpo.experiments.speakers import Local, read_speaker, seat
+    from iterpo.experiments.speakers import Local, check_seats, read_speaker, seat
     from iterpo.measure import measure
 
     asked: dict[str, Any] = {"env": env, "option": sorted(option or [])}
@@ -73,6 +73,7 @@ def command(
     where, sampling = read_split(split), read_sampling(temperature, top_p, max_new_tokens)
     speakers = (read_speaker(agent, sampling), read_speaker(partner, sampling))
     game = game_for(env, option, speakers)
+    check_seats(game, *speakers)  # before a folder is claimed, which is before weights are loaded
     kernels = game.scenarios(where, scenarios, data_seed)
     _claim(out, asked | drawn, resume)
     _use_threads(threads, speakers)

@@ -36,6 +36,7 @@ __all__ = [
     "Yardstick",
     "YardstickName",
     "check_partner",
+    "check_seats",
     "is_nano",
     "partner_of",
     "read_speaker",
@@ -181,14 +182,7 @@ def seat(
     Raises:
         ConfigError: if a speaker can't take that side, or not in this game; all mistakes at once.
     """
-    mistakes = []
-    if isinstance(agent, Scripted):
-        mistakes.append("the agent can't be 'scripted', which is a partner; accepted: any other")
-    if agent == Yardstick("oracle") and not isinstance(partner, Scripted):
-        mistakes.append("an oracle reads the scripted partner's mind only; seat that one")
-    if isinstance(agent, Yardstick):
-        mistakes += _without_bargain(environment, agent)
-    _refuse([*mistakes, *_against_partner(environment, partner)])
+    check_seats(environment, agent, partner)
     company = _Company(environment, partner.seed if isinstance(partner, Scripted) else 0, gamma)
     table = Table(
         environment, company.factory(agent), company.factory(partner), speaker_name(agent)
@@ -198,6 +192,24 @@ def seat(
         round=agent.policy.round if isinstance(agent, Local) else 0,
         j_star=_bound(table.partner, gamma),
     )
+
+
+def check_seats(
+    environment: Environment, agent: Speaker | AgentFactory, partner: Speaker | AgentFactory
+) -> None:
+    """Check that two speakers can take their sides of a game; nothing is loaded.
+
+    Raises:
+        ConfigError: with all that stands against it.
+    """
+    mistakes = []
+    if isinstance(agent, Scripted):
+        mistakes.append("the agent can't be 'scripted', which is a partner; accepted: any other")
+    if agent == Yardstick("oracle") and not isinstance(partner, Scripted):
+        mistakes.append("an oracle reads the scripted partner's mind only; seat that one")
+    if isinstance(agent, Yardstick):
+        mistakes += _without_bargain(environment, agent)
+    _refuse([*mistakes, *_against_partner(environment, partner)])
 
 
 def check_partner(environment: Environment, partner: Speaker | AgentFactory) -> None:
