@@ -71,10 +71,6 @@ def game() -> Any:
 def test_collect_takes_names_policies_and_agents(game: Any) -> None:
     few: dict[str, Any] = {"scenarios": 2, "per_scenario": 1}
     few["sampling"] = Sampling(max_new_tokens=4)
-        "scenarios": 2,
-        "per_scenario": 1,
-        "sampling": Sampling(max_new_tokens=4),
-    }
     nano = api.load_policy("nano")
     by_name = api.collect("nano", game, **few)
     assert by_name == api.collect(nano, game, **few)
