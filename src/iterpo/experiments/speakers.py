@@ -21,6 +21,7 @@ from iterpo.domain import PolicyRef, Sampling, Scenario
 from iterpo.environments.base import Environment
 from iterpo.errors import ConfigError, UnknownNameError
 from iterpo.experiments.plan import PartnerPlan
+from iterpo.models.checkpoints import load_policy
 
 if TYPE_CHECKING:  # whoever seats no local model needs no torch
     from iterpo.agents.local import LocalPolicy
@@ -139,8 +140,6 @@ def read_speaker(spec: str, sampling: Sampling) -> Speaker:
         return Yardstick(cast(YardstickName, spec))
     if re.match(r"https?:", spec, re.IGNORECASE):
         return Served(_address(spec), sampling)
-    from iterpo.models.checkpoints import load_policy
-
     try:
         if not spec.strip():  # an empty path would be the folder that we are in
             raise UnknownNameError("an empty name")
@@ -156,8 +155,6 @@ def partner_of(plan: PartnerPlan) -> Speaker:
         UnknownNameError: if its model is unknown; else as ``models.checkpoints.load_policy``.
     """
     if plan.kind == "local" and plan.model is not None:
-        from iterpo.models.checkpoints import load_policy
-
         return Local(load_policy(plan.model), plan.sampling, plan.dtype, plan.device)
     if plan.kind == "endpoint" and plan.endpoint is not None:
         return Served(plan.endpoint, plan.sampling)

