@@ -15,6 +15,7 @@ from iterpo.cli.options import (
     MaxNewTokens,
     SplitName,
     Temperature,
+    Threads,
     TopP,
     read_sampling,
     read_split,
@@ -102,10 +103,11 @@ def command(
     temperature: Temperature = 1.0,
     top_p: TopP = 1.0,
     max_new_tokens: MaxNewTokens = 64,
+    threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of the model's sampling.")] = 0,
 ) -> None:
     """Set below: the help names the speakers."""
-    from iterpo.cli.games import game_for, kernel_of, make_game
+    from iterpo.cli.games import game_for, kernel_of, make_game, use_threads
     from iterpo.experiments.speakers import seat
 
     role = _role(side, agent, partner)
@@ -117,6 +119,7 @@ def command(
     else:
         game = game_for(name or "ultimatum", option, (other,))
     sides = (other, _person) if role.value == "partner" else (_person, other)
+    use_threads(threads, (other,))
     seating = seat(game, *sides, gamma=_GAMMA)
     scenario = kernel_of(game, where, kernel)
     _introduce(game, scenario, role)

@@ -28,7 +28,7 @@ from iterpo.cli.output import estimate, examples, print_json, print_table, say
 if TYPE_CHECKING:
     from iterpo.collect import Tally
     from iterpo.domain import Conversation, Scenario
-    from iterpo.experiments.speakers import Seating, Speaker
+    from iterpo.experiments.speakers import Seating
 
 __all__ = ["EXAMPLES", "NAME", "command"]
 
@@ -61,7 +61,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Set below: the help names the speakers."""
-    from iterpo.cli.games import game_for
+    from iterpo.cli.games import game_for, use_threads
     from iterpo.experiments.speakers import Local, check_seats, read_speaker, seat
     from iterpo.measure import measure
 
@@ -76,7 +76,7 @@ def command(
     check_seats(game, *speakers)  # before a folder is claimed, which is before weights are loaded
     kernels = game.scenarios(where, scenarios, data_seed)
     _claim(out, asked | drawn, resume)
-    _use_threads(threads, speakers)
+    use_threads(threads, speakers)
     seating = seat(game, *speakers, gamma=_GAMMA)
     played = _play(out, seating, kernels, asked)
     facts = measure(played, _GAMMA).to_dict()
@@ -119,15 +119,6 @@ def _claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
                 "give the same ones, or name another --out."
             )
     write_atomic(note, json.dumps(asked, indent=1, sort_keys=True) + "\n")
-
-
-def _use_threads(threads: int | None, speakers: Sequence[Speaker]) -> None:
-    from iterpo.experiments.speakers import Local
-
-    if threads is not None and any(isinstance(speaker, Local) for speaker in speakers):
-        import torch
-
-        torch.set_num_threads(threads)
 
 
 def _play(

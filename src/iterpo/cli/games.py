@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from iterpo.environments.base import Environment
     from iterpo.experiments.speakers import Speaker
 
-__all__ = ["game_for", "kernel_of", "make_game", "with_data"]
+__all__ = ["game_for", "kernel_of", "make_game", "use_threads", "with_data"]
 
 
 def make_game(name: str, options: Mapping[str, Any]) -> Environment:
@@ -59,3 +59,13 @@ def with_data(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if given:
             out["data_dir"] = str(Path(given).expanduser().absolute())
     return out
+
+
+def use_threads(threads: int | None, speakers: Sequence[Speaker]) -> None:
+    """Let models of this process compute on so many CPU threads; None leaves the default."""
+    from iterpo.experiments.speakers import Local
+
+    if threads is not None and any(isinstance(speaker, Local) for speaker in speakers):
+        import torch
+
+        torch.set_num_threads(threads)

@@ -16,6 +16,7 @@ from iterpo.cli.options import (
     PartnerSpec,
     SplitName,
     Temperature,
+    Threads,
     TopP,
     read_sampling,
     read_split,
@@ -51,16 +52,18 @@ def command(
     temperature: Temperature = 1.0,
     top_p: TopP = 1.0,
     max_new_tokens: MaxNewTokens = 64,
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Set below: the help names the speakers."""
-    from iterpo.cli.games import game_for, kernel_of
+    from iterpo.cli.games import game_for, kernel_of, use_threads
     from iterpo.experiments.speakers import read_speaker, seat
 
     where = read_split(split)
     sampling = read_sampling(temperature, top_p, max_new_tokens)
     speakers = (read_speaker(agent, sampling), read_speaker(partner, sampling))
     game = game_for(name, option, speakers)
+    use_threads(threads, speakers)
     seating = seat(game, *speakers, gamma=gamma)
     scenario = kernel_of(game, where, kernel)
     if not as_json:
