@@ -9,7 +9,7 @@ import pytest
 
 from iterpo.agents.base import Agent, AgentFactory, Reply, Seat
 from iterpo.agents.local import LocalPolicy
-from iterpo.collect.batch import collect, seats
+from iterpo.collect.batch import Tally, collect, seats
 from iterpo.collect.play import Table
 from iterpo.domain import Conversation, Ending, Outcome, Role, Sampling, Scenario, Split, Turn, View
 from iterpo.environments.base import Environment
@@ -42,7 +42,7 @@ class Talk:
         return View(role, f"You are the {role.value}.", tuple(turns))
 
     def read(self, scenario: Scenario, turns: Sequence[Turn]) -> Outcome | None:
-        if len(turns) <= int(scenario.facts["length"]):  # type: ignore[call-overload]
+        if len(turns) <= int(scenario.facts["length"]):
             return None
         return Outcome(Ending.AGREED, 1.0, closing_message=len(turns) - 1)
 
@@ -96,7 +96,7 @@ def play(pair: Pair, concurrency: int = 128, n: int = 7) -> tuple[Conversation, 
     return collect(Table(ENV, *pair), places, concurrency=concurrency, attempts=1)
 
 
-def said(played: Sequence[Conversation]) -> list[list[tuple[int, ...]]]:
+def said(played: Sequence[Conversation]) -> list[list[tuple[int, ...] | None]]:
     return [[t.sampled.token_ids for t in c.turns if t.sampled] for c in played]
 
 
@@ -173,3 +173,13 @@ def test_counting_seats_instead_of_conversations_would_wait_for_ever(backbone: B
 
     with pytest.raises(TimeoutError):
         asyncio.run(talk())
+
+
+def test_progress_counts_the_policys_tokens_only(backbone: Backbone) -> None:
+    seen: list[Tally] = []
+    places = seats(ENV.scenarios(Split.TRAIN, 7), 1, round=0, seed=3)
+    policy = LocalPolicy(backbone, SAMPLING)
+    played = collect(Table(ENV, policy, policy), places, progress=seen.append)
+    own = [t.sampled for c in played for t in c.turns if t.sampled and t.role is Role.AGENT]
+    assert seen[-1].tokens == sum(len(s.token_ids or ()) for s in own)
+    assert policy.tokens_generated > seen[-1].tokens

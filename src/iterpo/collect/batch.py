@@ -176,7 +176,10 @@ class _Meter:
             done=old.done + 1,
             agreed=old.agreed + (ending is Ending.AGREED),
             failed=old.failed + (not ending.scored),
-            tokens=old.tokens + sum(_length(t.sampled) for t in conversation.turns if t.sampled),
+            tokens=old.tokens
+            + sum(
+                _length(t.sampled) for t in conversation.turns if t.sampled and t.role is Role.AGENT
+            ),
         )
 
 
