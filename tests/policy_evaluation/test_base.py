@@ -46,3 +46,16 @@ def test_it_imports_without_torch(module):
         "sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        pytest.param({"pessimism": -0.5, "heads": 4}, "pessimism is -0.5; it must be 0", id="sign"),
+        pytest.param({"pessimism": 1.0}, "one head has no spread", id="one head"),
+        pytest.param({"judge_fraction": 0.95}, "judge_fraction is 0.95", id="all to the judge"),
+    ],
+)
+def test_guards_that_mean_nothing_are_refused(changes: dict[str, float], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        QConfig(**changes)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from iterpo.models.backbone import Backbone, attach_lora
 from iterpo.models.lora import LoraSpec
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
-from iterpo.policy_evaluation.qfunction import QFunction
+from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
 
 
 @pytest.fixture
@@ -154,3 +154,44 @@ def test_the_shared_backbone_is_the_policy_that_was_deployed_not_the_one_in_trai
     with trained.disable_adapter():
         assert (trained(ids).logits - moved).abs().max() > 0.1, "the adapter does nothing"
     assert q(*rows) == before
+
+
+def head_saying(*said: float, **scales: float) -> ValueHead:
+    """A head whose members say these values (in scaled units) whatever the features are."""
+    head = ValueHead(2, 3, len(said), 0.0).eval()
+    with torch.no_grad():
+        head.outer.zero_()
+        head.bias.copy_(torch.tensor(said))
+        for name, value in scales.items():
+            getattr(head, name).fill_(value)
+    return head
+
+
+def test_a_lower_confidence_bound_over_the_heads_by_hand():
+    """Heads 1, 2, 6: mean 3, deviations -2, -1, 3, so the variance is 14 / 2 = 7."""
+    head, x = head_saying(1.0, 2.0, 6.0), torch.zeros(1, 2)
+    assert head(x).tolist() == pytest.approx([3.0])
+    assert head(x, 1.0).tolist() == pytest.approx([3 - 7**0.5])
+    assert head(x, 2.0).tolist() == pytest.approx([3 - 2 * 7**0.5])
+    # In the unit of the returns both scale: 10 + 0.5 (3 - sqrt 7).
+    scaled = head_saying(1.0, 2.0, 6.0, return_mean=10.0, return_scale=0.5)
+    assert scaled(x, 1.0).tolist() == pytest.approx([10 + 0.5 * (3 - 7**0.5)])
+
+
+def test_scores_are_bounded_last_or_disagreement_beyond_the_bound_would_be_lost():
+    """Heads 1.5 and 3.5 with returns up to 1: bounded one by one they would agree on 1."""
+    head, x = head_saying(1.5, 3.5, lowest=0.0, highest=1.0), torch.zeros(1, 2)
+    assert head(x).tolist() == [1.0]
+    # mean 2.5, sd sqrt 2: 2.5 - 1.2 sqrt 2 = 0.803 lies within the bounds; 2.5 - 2 sqrt 2 does not.
+    assert head(x, 1.2).tolist() == pytest.approx([2.5 - 1.2 * 2**0.5])
+    assert head(x, 2.0).tolist() == [0.0]
+
+
+def test_pessimism_is_part_of_the_reward_but_not_of_the_health_report(backbone, talk, rows):
+    talks = [talk(i, 3, float(i % 2)) for i in range(6)]
+    config = QConfig(hidden=8, heads=4, learning_rate=1e-2)
+    mean = fit_q(backbone, talks, config)
+    bound = fit_q(backbone, talks, dataclasses.replace(config, pessimism=1.0))
+    assert bound.q.id == mean.q.id, "the same heads"
+    assert all(b < m for b, m in zip(bound.q(*rows), mean.q(*rows), strict=True))
+    assert bound.report == mean.report

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from iterpo.policy_evaluation.split import content_sha256, hold_out
+from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_evaluation.split import content_sha256, hold_out, set_aside
 
 
 def test_pain_29_a_copy_under_a_new_id_cannot_straddle(talk):
@@ -58,3 +59,22 @@ def test_order_and_ids_do_not_matter_but_the_seed_does(talk):
 )
 def test_tiny_batches(talk, n, fraction, expected):
     assert len(hold_out([talk(i, 1) for i in range(n)], fraction, "conversation", 0)) == expected
+
+
+def test_what_is_set_aside_for_the_judge_is_the_same_whatever_the_seed(talk):
+    talks = [talk(i, 2) for i in range(20)]
+    own, judges = set_aside(talks, QConfig(judge_fraction=0.3, seed=1))
+    assert (len(own), len(judges)) == (14, 6)
+    assert sorted(c.id for c in own + judges) == sorted(c.id for c in talks)
+    assert set_aside(talks, QConfig(judge_fraction=0.3, seed=2)) == (own, judges)
+    assert {c.id for c in set_aside(talks[::-1], QConfig(judge_fraction=0.3))[1]} == {
+        c.id for c in judges
+    }
+    assert set_aside(talks, QConfig()) == (tuple(talks), ())
+
+
+def test_pain_29_judge_and_q_share_no_kernel_where_the_split_is_by_kernel(talk):
+    talks = [talk(i, 2) for i in range(20)]
+    own, judges = set_aside(talks, QConfig(judge_fraction=0.3, split_by="kernel"))
+    assert judges
+    assert not {c.kernel_id for c in own} & {c.kernel_id for c in judges}

@@ -46,7 +46,13 @@ class QConfig:
     standardise: bool = False
     """Whether each feature is brought to mean 0 and spread 1 over the fitted rows first."""
     clamp: bool = False
-    """Whether scores are kept within the range of the fitted returns."""
+    """Whether scores are kept within the range of the fitted returns. It comes last, after the mean
+    over the heads and `pessimism`: heads that are bounded one by one agree at the bound exactly
+    where they extrapolate, and their spread would no longer warn."""
+    pessimism: float = 0.0
+    """Standard deviations over the heads (n - 1 in the denominator) that are taken off their mean:
+    a lower confidence bound, low where the heads disagree. Above 0 it needs 2 heads or more. The
+    health report is about the mean."""
     learning_rate: float = 1e-4
     """Step size of AdamW."""
     weight_decay: float = 0.01
@@ -61,6 +67,10 @@ class QConfig:
     """Unit of the held-out split; copies of a conversation stay together in either case."""
     refit_on_all: bool = True
     """Whether the returned head is fitted again on all rows after the report."""
+    judge_fraction: float = 0.0
+    """Share of the round's conversations (in units of `split_by`, chosen by a hash of what was
+    said) whose returns this Q never sees, in [0, 0.9]: a second Q, the judge, is fitted on them
+    alone. It trains nothing; the verdict on the update is its use. 0: no judge."""
     off_policy: OffPolicy = "refuse"
     """Explored conversations: `refuse` them, or `drop` the rows whose return an explored turn can
     have changed, counted in the health report. What remains are samples of Q of the policy."""
@@ -102,6 +112,19 @@ def _rules(config: QConfig) -> list[tuple[bool, str]]:
         (
             0.0 <= config.weight_decay < float("inf"),
             f"weight_decay is {config.weight_decay}; it must be 0 or more",
+        ),
+        (
+            0.0 <= config.judge_fraction <= 0.9,
+            f"judge_fraction is {config.judge_fraction}; it must lie in [0, 0.9]",
+        ),
+        (
+            0.0 <= config.pessimism < float("inf"),
+            f"pessimism is {config.pessimism}; it must be 0 or more",
+        ),
+        (
+            config.pessimism == 0 or config.heads >= 2,
+            f"pessimism is {config.pessimism} with heads {config.heads}; one head has no spread: "
+            "use 2 heads or more, or pessimism 0",
         ),
     ]
     for name in ("hidden", "heads", "epochs", "batch_size", "max_batch_tokens"):

@@ -85,9 +85,15 @@ class ValueHead(nn.Module):
         by_head = inner.reshape(len(x), *self.outer.shape)  # (n, heads, hidden)
         return (by_head * self.outer).sum(dim=2) + self.bias
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Scores in the unit of the returns: (n, d) -> (n,)."""
-        scaled: Tensor = self.normalised(features).mean(dim=1)
+    def forward(self, features: Tensor, pessimism: float = 0.0) -> Tensor:
+        """Scores in the unit of the returns: (n, d) -> (n,).
+
+        Mean over the heads, less ``pessimism`` standard deviations, then bounded: see ``QConfig``.
+        """
+        heads = self.normalised(features)  # (n, heads)
+        scaled = heads.mean(dim=1)
+        if pessimism > 0:
+            scaled = scaled - pessimism * heads.std(dim=1)
         return (scaled * self.return_scale + self.return_mean).clamp(self.lowest, self.highest)
 
 
@@ -133,7 +139,7 @@ class QFunction:
         """Scores of rows whose features are at hand: (n, d) -> (n,), NaN where features are."""
         if features.shape[1] != self.head.feature_mean.shape[0]:
             return torch.full((features.shape[0],), math.nan)  # no row had a response at all
-        return torch.as_tensor(self.head(features))
+        return torch.as_tensor(self.head(features, self.config.pessimism))
 
     def save(self, folder: Path) -> None:
         """Write the head as an artefact of its own, sealed with checksums."""

@@ -7,9 +7,12 @@ import json
 from collections.abc import Sequence
 
 from iterpo.domain import Conversation, derive
-from iterpo.policy_evaluation.base import SplitUnit
+from iterpo.policy_evaluation.base import QConfig, SplitUnit
 
-__all__ = ["content_sha256", "hold_out"]
+__all__ = ["content_sha256", "hold_out", "set_aside"]
+
+# A stream of its own: with the seed of the health report's split, judge and report would coincide.
+_JUDGE = derive("judge")
 
 
 def content_sha256(conversation: Conversation) -> str:
@@ -38,6 +41,21 @@ def hold_out(
                 break
             chosen += groups[key]
     return frozenset(chosen)
+
+
+def set_aside(
+    conversations: Sequence[Conversation], config: QConfig
+) -> tuple[tuple[Conversation, ...], tuple[Conversation, ...]]:
+    """What Q is fitted on, and what only the judge is fitted on (``QConfig.judge_fraction``).
+
+    The choice does not depend on ``config.seed``: whoever fits Q again, with another seed in
+    another round, sets the same conversations aside.
+    """
+    chosen = hold_out(conversations, config.judge_fraction, config.split_by, _JUDGE)
+    return (
+        tuple(c for i, c in enumerate(conversations) if i not in chosen),
+        tuple(c for i, c in enumerate(conversations) if i in chosen),
+    )
 
 
 def _groups(conversations: Sequence[Conversation], unit: SplitUnit) -> dict[str, list[int]]:
