@@ -172,6 +172,18 @@ def test_a_server_that_refuses_fields_is_asked_without_them_and_only_once(serve:
     assert (speaker.usage.requests, speaker.usage.retries) == (4, 0)
 
 
+def test_pain_40_settings_that_could_not_be_sent_are_told_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a server may apply a checkpoint's own defaults, which the log would not show."""
+    speaker = endpoint(serve(strict(*CORE)))
+    ask(speaker)
+    ask(speaker)
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(told) == 1
+    assert "takes no min_p, repetition_penalty, top_k" in told[0]
+
+
 def test_a_server_without_log_probs_is_asked_without(serve: Serve) -> None:
     evidence = ask(endpoint(serve(strict(*CORE)))).sampled
     assert evidence is not None

@@ -140,6 +140,24 @@ def test_numbers_come_back_to_the_last_bit(number: float) -> None:
     assert from_line(to_line(c), "here") == c
 
 
+@pytest.mark.parametrize("ids", [SAMPLED.token_ids, None])
+@pytest.mark.parametrize("logprobs", [SAMPLED.logprobs, None])
+def test_what_a_server_kept_back_stays_unknown(
+    ids: tuple[int, ...] | None, logprobs: tuple[float, ...] | None
+) -> None:
+    """An empty tuple would be a response without a token."""
+    sampled = replace(SAMPLED, token_ids=ids, logprobs=logprobs, logprobs_mode="raw")
+    turns = (*CONVERSATION.turns[:2], replace(CONVERSATION.turns[2], sampled=sampled))
+    c = replace(CONVERSATION, turns=turns)
+    assert from_line(to_line(c), "here") == c
+    assert c.agent_view(3).messages()[-1].token_ids == ids
+
+
+def test_log_probs_of_older_logs_are_those_of_the_draw() -> None:
+    line = _edited(lambda r: r["turns"][2]["sampled"].pop("logprobs_mode"))
+    assert from_line(line, "here") == CONVERSATION
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_what_json_cannot_say_is_refused_by_name(number: float) -> None:
     broken = replace(CONVERSATION, outcome=replace(CONVERSATION.outcome, reward=number))
@@ -170,6 +188,8 @@ def _edited(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda r: r["turns"][2]["sampled"].update(token_ids=[1, 2, -1]), "0 or more"),
         (lambda r: r["turns"][2]["sampled"].update(token_ids=["a", 2, 3]), "whole numbers"),
         (lambda r: r["turns"][2]["sampled"].update(token_ids=[1]), "1 token_ids, but 3 logprobs"),
+        (lambda r: r["turns"][2]["sampled"].update(logprobs=[None] * 3), "expected a number"),
+        (lambda r: r["turns"][2]["sampled"].update(logprobs_mode="x"), "expected processed or raw"),
         (lambda r: r.update(exploration="warm"), "exploration is 'warm'; expected an object or"),
         (lambda r: r.update(exploration=_drawn(propensity=0)), "propensity is 0; expected above 0"),
         (lambda r: r.update(exploration=_drawn(propensity=1.5)), "propensity is 1.5; expected"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import random
 import time
@@ -29,6 +30,8 @@ from iterpo.errors import ConfigError, EndpointError
 from iterpo.models.chat import prompt_sha256
 
 __all__ = ["Endpoint", "EndpointConfig", "Usage"]
+
+_log = logging.getLogger(__name__)
 
 _REDRAWS = 1
 """Further draws after an empty reply (pain 72)."""
@@ -194,8 +197,7 @@ class Endpoint:
                     self.usage.failures += 1
                     raise self._error(fault, retries + redraws, wait_s, clock) from fault
             else:
-                if not self._understood:
-                    self._understood, self._left_out = True, left_out
+                self._understand(left_out)
                 return self._reply(answer)
             retries += 1
             self.usage.retries += 1
@@ -224,6 +226,19 @@ class Endpoint:
             return self._left_out if self._left_out != left_out else frozenset()
         spared = fewer_fields(body, fault.said)
         return left_out | spared if spared else frozenset()
+
+    def _understand(self, left_out: frozenset[str]) -> None:
+        """Remember what a request had to leave out to be answered."""
+        if self._understood:
+            return
+        self._understood, self._left_out = True, left_out
+        if settings := sorted(left_out & {"top_k", "min_p", "repetition_penalty"}):
+            _log.warning(
+                "%s takes no %s, so they were left out; neutral values are recorded. Make sure "
+                "that the server has no defaults of its own for them.",
+                self.config.base_url,
+                ", ".join(settings),
+            )
 
     async def _ask(self, body: Mapping[str, Any], clock: _Clock) -> Answer:
         """Send one request when a place is free."""
