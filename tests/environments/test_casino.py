@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iterpo.domain import Ending, Role, Scenario, Split, Turn
+from iterpo.domain import Ending, Role, Scenario, Split, Turn, action_indices
 from iterpo.environments import bargain, make
 from iterpo.environments.casino import Casino, CasinoOptions
 from iterpo.environments.claims import said_share
@@ -74,7 +74,12 @@ ROWS: list[tuple[str, list[str], Share | str, str]] = [
         (3, 2, 0),
         "accept",
     ),
-    ("14a no Firewood", ["-", "[AGREED: MINE: Food=3 Water=3; THEIRS: Food=0 Water=0]"], OPEN, ""),
+    (
+        "14a no Firewood",
+        ["-", "[AGREED: MINE: Food=3 Water=3; THEIRS: Food=0 Water=0]", YES],
+        OPEN,
+        "",
+    ),
     ("14b called Wood", ["-", Q.replace("Firewood", "Wood"), YES], OPEN, ""),
     ("14c twice", ["-", Q.replace("Water", "Food"), YES], OPEN, ""),
     ("15 no deal", ["-", END], REFUSED, ""),
@@ -87,6 +92,7 @@ ROWS: list[tuple[str, list[str], Share | str, str]] = [
     ("20b counts in braces", ["-", Q.replace("Food=3", "Food={3}"), YES], (3, 2, 0), "accept"),
     ("21 still stands", ["-", Q, "-", "-", YES], (3, 2, 0), "accept"),
 ]
+TAUS = {"11": 2, "21": 2}
 REWARDS = {"01": 1.2778, "02": 0.7222, "11": 1.0, "17a": 2.0, "17b": 0.0, "21": 1.2778}
 
 
@@ -116,6 +122,8 @@ def test_edge_table(
     name = row.split()[0]
     if name in REWARDS:
         assert outcome.reward == pytest.approx(REWARDS[name], abs=5e-5)
+    if name in TAUS:
+        assert len(action_indices(turns)) == TAUS[name]
 
 
 @pytest.mark.parametrize(
@@ -297,6 +305,9 @@ CLAIMS: list[tuple[str, Share | None]] = [
     ("I take 1 of each", None),
     ("You get none of the food", None),
     ("I don't want the water", None),
+    ("I can't let you have the water", None),
+    ("Do you have to take 3 food?", None),
+    ("I doubt you take the water", None),
     ("I want you to have all the food", None),
     ("Do you want 3 food?", None),
     ("If I take 2 food, would you take 3 water?", None),

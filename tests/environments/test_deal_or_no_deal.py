@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iterpo.domain import Ending, Role, Scenario, Split, Turn
+from iterpo.domain import Ending, Role, Scenario, Split, Turn, action_indices
 from iterpo.environments import bargain, boxed, make
 from iterpo.environments.claims import said_share
 from iterpo.environments.deal_or_no_deal import DealOrNoDeal, DealOrNoDealOptions
@@ -125,6 +125,7 @@ ROWS: list[tuple[str, list[str], Share | str, str]] = [
     ("32 proposed again", ["-", P1, NO, P1, YES], (3, 0, 1), "accept"),
     ("33 reject and the same words", ["-", P1, f"{NO} {P1}", YES], (0, 1, 1), "accept"),
 ]
+TAUS = {"29": 5, "32": 2}
 REWARDS = {"01": 1.6, "10": 1.2, "17": 1.6, "30": 0.8, "31": 2.0, "33": 0.4}
 
 
@@ -153,6 +154,8 @@ def test_edge_table(
     assert outcome.reward == pytest.approx((2 * expected[0] + 2 * expected[2]) / 5, abs=1e-12)
     if row[:2] in REWARDS:
         assert outcome.reward == pytest.approx(REWARDS[row[:2]], abs=1e-12)
+    if row[:2] in TAUS:
+        assert len(action_indices(turns)) == TAUS[row[:2]]
 
 
 @pytest.mark.parametrize(
@@ -287,8 +290,43 @@ def test_prompts_tell_the_rules() -> None:
         ("I want 4 books", None),
         ("I keep 2 books, you get 2 books, the hat and the balls", None),
         ("Do I like hats? Yes.", None),
-        ("I don't want the hat", None),
         ("I take the ball", (0, 0, 1)),
+        ("would you take two books?", (1, 1, 2)),
+        ("If I take 3 books, would you take the hat and both balls?", (3, 0, 0)),
+        ("I take 2 of the 3 books", (2, 0, 0)),
+        ("I'll keep all three books and one of the two balls, ok for you?", (3, 0, 1)),
+        ("I get **3 books** + *1 ball*", (3, 0, 1)),
+        ("I keep 2 books, no hats", (2, 0, 0)),
+        ("Let me have the hat; you take the books", (0, 1, 2)),
+        ("I take 3 books. The hat is yours.", (3, 0, 0)),
+        ("I don't want the hat", None),
+        ("I won't take the hats", None),
+        ("I will not take the hat", None),
+        ("You can't have the hat", None),
+        ("I don't think I can take 2 books", None),
+        ("I cannot let you have the hat", None),
+        ("I never said you get the hat", None),
+        ("Why should you get the hat?", None),
+        ("I want you to have the hat", None),
+        ("Do you have to keep the hat?", None),
+        ("I take everything except the hat", None),
+        ("I take all but one book", None),
+        ("You get all but the hat", None),
+        ("I take 2 books but not the hat", None),
+        ("I want the hat instead of two books", None),
+        ("I want more than two books", None),
+        ("I would take at least 2 books", None),
+        ("I'd take one book less", None),
+        ("I take 2 or 3 books", None),
+        ("I take 2-3 books", None),
+        ("I take 1.2 books", None),
+        ("I take two of the 2 books", None),
+        ("I want both books", None),
+        ("I want either the hat or both balls", None),
+        ("I get half the books", None),
+        ("I take 2 books and the rest", None),
+        ("You can have the hat and one ball, and I'd like all the books.", None),
+        ("I take no books", None),
         ("I want a hat and a hat", None),
         ("", None),
     ],

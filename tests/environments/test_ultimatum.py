@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from iterpo.domain import Conversation, Ending, Role, Scenario, Split, Turn, discounted_return
+from iterpo.domain import (
+    Conversation,
+    Ending,
+    Role,
+    Scenario,
+    Split,
+    Turn,
+    action_indices,
+    discounted_return,
+)
 from iterpo.environments import bargain, boxed, make
 from iterpo.environments.ultimatum import SplitBargain, Ultimatum, UltimatumOptions
 from iterpo.errors import DataError
@@ -47,9 +56,13 @@ ROWS: list[tuple[str, list[str], object]] = [
 ]
 
 
-@pytest.mark.parametrize(("messages", "expected"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS])
-def test_edge_table(talk: Talk, messages: list[str], expected: object) -> None:
-    outcome = GAME.read(kernel(), talk(*messages))
+TAUS = {"01": 1, "12": 2}
+
+
+@pytest.mark.parametrize(("row", "messages", "expected"), ROWS, ids=[r[0] for r in ROWS])
+def test_edge_table(talk: Talk, row: str, messages: list[str], expected: object) -> None:
+    turns = talk(*messages)
+    outcome = GAME.read(kernel(), turns)
     if expected == OPEN:
         assert outcome is None
         return
@@ -61,6 +74,8 @@ def test_edge_table(talk: Talk, messages: list[str], expected: object) -> None:
         assert outcome.terms == {"split": expected}
         assert outcome.reward == pytest.approx(expected / 50, abs=1e-12)
         assert outcome.closed_by == "match"
+        assert outcome.flags == (("perspective_suspect",) if row.startswith("17") else ())
+        assert len(action_indices(turns)) == TAUS.get(row[:2], len(messages) // 2)
     else:
         assert (outcome.reward, dict(outcome.terms)) == (0.0, {})
     assert outcome.closing_message == min(len(messages), 4)
@@ -197,6 +212,16 @@ def test_j_star_examples(
         ("I get $60k", None),
         ("I get $1,000k", None),
         ("I get $40-50", None),
+        ("I get $40–50", None),
+        ("I propose a $60/$40 split", None),
+        ("I can't accept $40", None),
+        ("I won't take $40", None),
+        ("You don't get $60", None),
+        ("I don't want $40, I want $60", 60),
+        ("I can't take less than $60", 60),
+        ("I can’t give you more than $40", 60),
+        ("I get $60 of the $100", 60),
+        ("How much would you want of the $100?", None),
     ],
 )
 def test_plain_text_offers(text: str, dollars: float | None) -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from iterpo.environments.remembered import remembered
 
-__all__ = ["said_share"]
+__all__ = ["denies", "said_share"]
 
 _NUMBERS = {
     w: n
@@ -19,10 +19,22 @@ _NUMBERS = {
 _LOW = ("zero", "no", "a", "an")
 _CAN = r"(?:'ll| will| would like to| would| can| could|'d like to|'d)?(?: just)?"
 _CLAIM = re.compile(
-    rf"\b(?P<own>I{_CAN} (?:take|keep|want|get)\b)|\b(?P<other>you{_CAN} (?:take|get|have|keep)\b)",
+    rf"\b(?P<own>I{_CAN} (?:take|keep|want|get)\b)"
+    rf"|\b(?P<other>you{_CAN} (?:take|get|have(?! to)|keep)\b)",
     re.IGNORECASE | re.ASCII,
 )
 _END = re.compile(r"[.;!?\n]")
+_NEAR = re.compile(r"[.,;!?\n]|\b(?:and|but)\b", re.IGNORECASE)
+_DOUBTED = re.compile(r"n't\b|\b(?:not|never|cannot|unless|doubt|why|how come)\b", re.IGNORECASE)
+"""In front of a claim: it is then none."""
+_PERSON = re.compile(r"\b(?:I|you|we|he|she|they|me|us)\b", re.IGNORECASE)
+_VAGUE = re.compile(
+    r"[0-9]|n't\b|\b(?:half|some|most|many|few(?:er)?|more|less|least|than|or|either|neither|nor|not"
+    r"|never|without|except|instead|all|both|everything|anything|nothing|rest|remainder|others?"
+    r"|one|two|three|four|five|six|seven|eight|nine|ten)\b",
+    re.IGNORECASE,
+)
+"""Beside the amounts of things: these are then unclear."""
 
 _UNIT = "(?:packages?|packs?|packets?|units?|portions?|bundles?|bottles?|cases?) "
 _NUMBER = rf"[0-9]{{1,3}}|{'|'.join(w for w in _NUMBERS if w != 'no')}"
@@ -49,9 +61,10 @@ _LOOSE = re.compile(
 @lru_cache(maxsize=64)
 def _mention(items: tuple[str, ...]) -> re.Pattern[str]:
     names = "|".join(map(re.escape, items))
-    amount = rf"[0-9]{{1,3}}|{'|'.join(_NUMBERS)}|both|all|the"
+    number = rf"[0-9]{{1,3}}|{'|'.join(_NUMBERS)}"
     return re.compile(
-        rf"(?:\b(?P<n>{amount}) (?:of )?(?:the )?)?\b(?P<item>{names})(?P<many>s?)\b",
+        rf"(?:(?<![.,/–—-])\b(?P<n>{number}|both|all|the) (?:of )?(?:the )?"
+        rf"(?:(?P<of>{number}) )?)?\b(?P<item>{names})(?P<many>s?)\b",
         re.IGNORECASE | re.ASCII,
     )
 
@@ -70,6 +83,22 @@ def _counted(items: tuple[str, ...]) -> re.Pattern[str]:
         rf"{number}(?:of )?(?:the )?(?:{_UNIT})?(?:of )?(?:the )?{_mass(items).pattern}",
         re.IGNORECASE | re.ASCII,
     )
+
+
+_NOT = re.compile(r"n't\b|\b(?:(?<!why )not|never|cannot|reject|refuse)\b", re.IGNORECASE)
+_BOUND = re.compile(
+    r"\b(?:less|lower|below|under|more|higher|above|over|further|beyond|better)\b", re.IGNORECASE
+)
+
+
+def denies(clause: str) -> bool:
+    """Whether an amount in a clause is one that the speaker turns down.
+
+    >>> [denies(c) for c in ("I want $60", "I can't accept $40", "I won't go below $60")]
+    [False, True, False]
+    """
+    clause = clause.replace("’", "'")
+    return bool(_NOT.search(clause)) and not _BOUND.search(clause)
 
 
 @remembered
@@ -108,6 +137,8 @@ def said_share(
         end = _END.search(text, claim.end(), until)
         stop = end.start() if end else until
         outside.append(text[at : claim.start()])
+        if _DOUBTED.search(_NEAR.split(outside[-1])[-1]):
+            return None
         at = stop
         part, own = text[claim.end() : stop], bool(claim["own"])
         counts = _amounts(part, items, pool, own) if mass else _counts(part, items, pool)
@@ -117,33 +148,40 @@ def said_share(
         if side.keys() & counts.keys():
             return None
         side.update(counts)
-    if not any(said.values()):
+    if not any(n for counts in said.values() for n in counts.values()):
         return None
-    if mass:
-        nothing = not any(n for counts in said.values() for n in counts.values())
-        if nothing or _counted(items).search(". ".join([*outside, text[at:]])):
-            return None
+    if mass and _counted(items).search(". ".join([*outside, text[at:]])):
+        return None
     return _combined(said.get(True), said.get(False), pool)
 
 
 def _counts(part: str, items: tuple[str, ...], pool: tuple[int, ...]) -> dict[int, int] | None:
     names = [item.lower() for item in items]
     out: dict[int, int] = {}
+    before, at = "", 0
     for found in _mention(items).finditer(part):
         i = names.index(found["item"].lower())
-        word = (found["n"] or "").lower()
-        if not word or i in out:
-            return None
-        if word == "all" or (word == "the" and (found["many"] or pool[i] == 1)):
-            n = pool[i]
-        elif word in ("the", "both"):
-            n = 1 if word == "the" else 2
-        else:
-            n = int(word) if word.isdigit() else _NUMBERS[word]
-        if n > pool[i]:
+        word, of = (found["n"] or "").lower(), found["of"]
+        n = _count(word, bool(found["many"]), pool[i]) if word else None
+        if n is None or n > pool[i] or i in out or (of and _number(of) != pool[i]):
             return None
         out[i] = n
+        before, at = f"{before} {part[at : found.start()]}", found.end()
+    if _PERSON.search(before) or _VAGUE.search(f"{before} {part[at:]}"):
+        return None
     return out or None
+
+
+def _count(word: str, many: bool, available: int) -> int | None:
+    if word == "all" or (word == "the" and (many or available == 1)):
+        return available
+    if word == "both":
+        return 2 if available == 2 else None
+    return 1 if word == "the" else _number(word)
+
+
+def _number(word: str) -> int:
+    return int(word) if word.isdigit() else _NUMBERS[word.lower()]
 
 
 def _amounts(
@@ -176,7 +214,7 @@ def _amount(lead: str, available: int) -> int | None:
     if found["no"]:
         return 0
     if found["n"]:
-        n = int(found["n"]) if found["n"].isdigit() else _NUMBERS[found["n"]]
+        n = _number(found["n"])
         return None if found["all"] == "all" and n != available else n
     return available if found["all"] else None
 

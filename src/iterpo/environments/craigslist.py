@@ -27,6 +27,7 @@ from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.environments import bargain as bargaining
 from iterpo.environments import boxed, sources
 from iterpo.environments.base import PromptStyle
+from iterpo.environments.claims import denies
 from iterpo.environments.remembered import remembered
 from iterpo.errors import ConfigError, DataError
 
@@ -294,8 +295,9 @@ def _act(text: str) -> boxed.Act[int]:
     return boxed.act(text, lambda body: boxed.amount_cents(body) or None, boxed.MATCHING_TOKENS)
 
 
+_CLAUSE = re.compile(r"[;!?\n]|[.,](?=\s|$)|\b(?:and|but|while)\b", re.IGNORECASE)
 _DOLLARS = re.compile(
-    r"\$ ?([0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?)(?![0-9a-zA-Z%]|[,.-][0-9])", re.ASCII
+    r"\$ ?([0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?)(?![0-9a-zA-Z%]|[,./–—-][0-9]|\s[0-9]{3}\b)"
 )
 
 
@@ -304,7 +306,9 @@ def _plain_price(text: str) -> int | None:
     said = boxed.outside(text)
     last = said.rfind("$")
     found = _DOLLARS.match(said, last) if last >= 0 else None
-    return (boxed.amount_cents(found[1]) or None) if found else None
+    if not found or denies(_CLAUSE.split(said[:last])[-1] + _CLAUSE.split(said[last:])[0]):
+        return None
+    return boxed.amount_cents(found[1]) or None
 
 
 def _money(cents: int) -> int | float:

@@ -25,6 +25,7 @@ from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.environments import bargain as bargaining
 from iterpo.environments import boxed
 from iterpo.environments.base import PromptStyle
+from iterpo.environments.claims import denies
 from iterpo.environments.remembered import remembered
 from iterpo.errors import DataError
 
@@ -246,7 +247,9 @@ def _act(text: str, pool: int) -> boxed.Act[int]:
 
 
 _CLAUSE = re.compile(r"[;!?\n]|[.,](?=\s|$)|\b(?:and|but|while)\b", re.IGNORECASE)
-_DOLLARS = re.compile(r"\$ ?([0-9][0-9,]*(?:\.[0-9]+)?)(?![0-9a-zA-Z%]|[,.-][0-9])", re.ASCII)
+_DOLLARS = re.compile(
+    r"(?<!/)\$ ?([0-9][0-9,]*(?:\.[0-9]+)?)(?![0-9a-zA-Z%]|[,.–—-][0-9]|\s[0-9]{3}\b|/[$0-9])"
+)
 _OWN = re.compile(r"\b(?:I|I'll|I'd|me|my|mine|myself)\b", re.IGNORECASE)
 _OTHER = re.compile(r"\b(?:you|your|yours|yourself)\b", re.IGNORECASE)
 _GIVES = re.compile(
@@ -258,10 +261,12 @@ _GIVES = re.compile(
 @remembered
 def _plain_split(text: str, pool: int) -> int | None:
     """Player 1's share in cents as Player 1 says it: the last $ amount with a clear owner."""
-    clauses = [c for c in _CLAUSE.split(boxed.outside(text).replace("’", "'")) if "$" in c]
+    said = boxed.outside(text).replace("’", "'")
+    words = re.sub(rf"\bof (?:the |our )?\$(?:{pool}|{pool:,})\b", "", said)
+    clauses = [c for c in _CLAUSE.split(words) if "$" in c]
     amounts = _DOLLARS.findall(clauses[-1]) if clauses else []
     cents = boxed.amount_cents(amounts[-1]) if amounts else None
-    if cents is None or cents > 100 * pool:
+    if cents is None or cents > 100 * pool or denies(clauses[-1]):
         return None
     own, other = bool(_OWN.search(clauses[-1])), bool(_OTHER.search(clauses[-1]))
     if other and (not own or _GIVES.search(clauses[-1])):
