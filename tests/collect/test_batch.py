@@ -11,7 +11,7 @@ import pytest
 
 from iterpo.agents.base import Agent, Reply, Seat
 from iterpo.artifacts import open_sealed
-from iterpo.collect import Pace, Table, Tally, collect, collect_into, seats
+from iterpo.collect import Pace, Table, Tally, collect, collect_into, play, seats
 from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.errors import StorageFullError
 from iterpo.measure import measure
@@ -90,6 +90,15 @@ def test_conversations_carry_what_training_needs() -> None:
     assert first.system == "agent of toy-0"
     assert len(first.turns) == 6
     assert voice.open == 0, "every seat must be closed"
+
+
+def test_a_conversation_goes_on_from_where_it_stands() -> None:
+    table, seat = Table(Toy(), Voice(), Voice("p")), _places()[0]
+    whole = asyncio.run(play(table, seat))
+    for n in range(1, len(whole.turns)):
+        assert asyncio.run(play(table, seat, whole.turns[:n])) == whole
+    ended = asyncio.run(play(table, seat, whole.turns))
+    assert ended == whole
 
 
 def test_pain_35_a_failure_is_retried_then_recorded_never_a_zero() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iterpo.agents.base import Agent, AgentFactory, Explorer, Seat
@@ -27,15 +28,15 @@ class Table:
     """``PolicyRef.id`` noted on every conversation."""
 
 
-async def play(table: Table, seat: Seat) -> Conversation:
-    """Play one conversation to its end.
+async def play(table: Table, seat: Seat, begun: Sequence[Turn] = ()) -> Conversation:
+    """Play one conversation to its end, from its opening or from where ``begun`` stops.
 
     Whatever goes wrong in an agent, or a reward that is no number, is recorded as
     ``Ending.INFRASTRUCTURE_FAILURE`` with the reason and the turns so far; it never raises, never
     costs the batch, never becomes a reward.
     """
     env, scenario = table.environment, seat.scenario
-    turns: list[Turn] = [env.opening(scenario)]
+    turns: list[Turn] = list(begun) or [env.opening(scenario)]
     parties: dict[Role, Agent] = {}
     try:
         parties[Role.AGENT] = table.agent(replace(seat, role=Role.AGENT))
