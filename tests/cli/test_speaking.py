@@ -32,7 +32,7 @@ def test_play_works_at_once_and_tells_what_it_was_worth(call: Call) -> None:
         "partner",
         "agent",
     ]
-    for part in ("agreed; split 35; reward 0.700", "agent_turn", "message", "J*", "regret"):
+    for part in ("agreed; split 35; agent's reward 0.700", "agent_turn", "message", "J*", "regret"):
         assert part in done.stdout
 
 
@@ -147,7 +147,7 @@ def test_chat_as_the_partner(call: Call) -> None:
     who = [line.partition(">")[0] for line in said]
     assert who == ["agent (opening)", "you", "agent", "you", "agent"]
     assert "You are the partner in ultimatum" in done.stdout
-    assert "agreed; split 50; reward 1.000" in done.stdout
+    assert "agreed; split 50; agent's reward 1.000" in done.stdout
     assert "J*" not in done.stdout, "a person is not the scripted partner"
 
 
@@ -156,7 +156,7 @@ def test_chat_as_the_agent_against_the_scripted_partner(call: Call) -> None:
     assert done.exit_code == 0, done.output
     assert "You are Player 1" in done.stdout
     assert "you (opening)> " in done.stdout
-    assert "refused; reward 0.000" in done.stdout
+    assert "refused; agent's reward 0.000" in done.stdout
     assert "regret" in done.stdout
 
 

@@ -133,7 +133,7 @@ def _drawn(exploration: Exploration | None) -> dict[str, Any] | None:
 
 def _ending(ending: str, terms: Any, reward: float | None) -> tuple[str, ...]:
     agreed = ", ".join(f"{k} {v}" for k, v in terms.items())
-    return ending, agreed, "no reward" if reward is None else f"reward {number(reward)}"
+    return ending, agreed, "no reward" if reward is None else f"agent's reward {number(reward)}"
 
 
 def _harmless(text: str) -> str:
