@@ -174,7 +174,7 @@ def test_a_broken_record_is_named(tmp_path: Path, second: Any, says: str) -> Non
     ("content", "says"),
     [
         (b"", "no JSON text"),
-        (b"\xff\xfe", "no JSON text"),
+        (b"\xff\xfe", "not UTF-8 text"),
         (b"{}", "no list of dialogues"),
         (b"[]", "it is empty"),
     ],

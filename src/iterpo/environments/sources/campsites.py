@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from iterpo.domain import Split
-from iterpo.environments.sources.files import LoadReport
+from iterpo.environments.sources.files import LoadReport, text_of
 from iterpo.environments.sources.hub import hub_rows
 from iterpo.errors import DataError
 
@@ -85,9 +85,10 @@ def read_campsites(path: Path) -> tuple[tuple[Campsite, ...], LoadReport]:
 
 @lru_cache(maxsize=4)
 def _read_campsites(path: Path, _mtime: int, _size: int) -> tuple[tuple[Campsite, ...], LoadReport]:
+    text = text_of(path)
     try:
-        records = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # neither UTF-8 nor JSON
+        records = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no JSON text: {error}. Get the file again") from None
     if not isinstance(records, list):
         raise DataError(f"{path} holds no list of dialogues; get the published casino.json")

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from iterpo.environments.sources.files import LoadReport
+from iterpo.environments.sources.files import LoadReport, text_of
 from iterpo.environments.sources.hub import hub_rows
 from iterpo.errors import DataError
 
@@ -88,10 +88,7 @@ def read_divisions(path: Path) -> tuple[tuple[Division, ...], LoadReport]:
 
 @lru_cache(maxsize=8)
 def _read_divisions(path: Path, _mtime: int, _size: int) -> tuple[tuple[Division, ...], LoadReport]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error}") from None
+    lines = text_of(path).split("\n")
     read = _json_row if path.suffix == ".jsonl" else _text_row
     numbered = enumerate(lines, start=1)
     rows = ((f"line {n}", read(line)) for n, line in numbered if line.strip())
@@ -166,7 +163,10 @@ def _text_row(line: str) -> _Row | str:
     found = _ROW.fullmatch(line)
     if not found:
         return "no <input> and <partner_input>"
-    you, them = (tuple(map(int, part.split())) for part in (found["you"], found["them"]))
+    try:
+        you, them = (tuple(map(int, part.split())) for part in (found["you"], found["them"]))
+    except ValueError:
+        return "a number of thousands of digits"
     dialogue, output = _DIALOGUE.search(line), _OUTPUT.search(line)
     return _Row(you, them, dialogue[1] if dialogue else "", output[1] if output else "")
 
@@ -174,7 +174,7 @@ def _text_row(line: str) -> _Row | str:
 def _json_row(line: str) -> _Row | str:
     try:
         return _hub_row(json.loads(line))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"no JSON ({error})"
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from iterpo.errors import MissingDataError
+from iterpo.errors import DataError, MissingDataError
 
-__all__ = ["LoadReport", "find", "locate"]
+__all__ = ["LoadReport", "find", "locate", "text_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,25 @@ class LoadReport:
             sha256={**self.sha256, path.name: checksum},
             published={**self.published, path.name: same},
         )
+
+
+def text_of(path: Path) -> str:
+    """The UTF-8 text of a file, without a byte-order mark.
+
+    Raises:
+        DataError: if the file can't be read or holds something else.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path} can't be read: {error.strerror}; check that it is a file you may read"
+        ) from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        packed = " (it is compressed: unpack it)" if raw.startswith(b"\x1f\x8b") else ""
+        raise DataError(f"{path} is not UTF-8 text{packed}: {error}") from None
 
 
 def locate(data_dir: str | None, game: str, folder: str, names: Sequence[str]) -> tuple[Path, ...]:
@@ -92,4 +111,4 @@ def find(data_dir: str | None, folders: Sequence[str], names: Sequence[str]) -> 
     tops = (base / folders[0], base)
     places = [*tops, *(top / folder for top in tops for folder in folders[1:])]
     paths = (place / name for name in names for place in places)
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if path.exists()), None)

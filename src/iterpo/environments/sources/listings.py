@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from iterpo.domain import Split
-from iterpo.environments.sources.files import LoadReport, find
+from iterpo.environments.sources.files import LoadReport, find, text_of
 from iterpo.environments.sources.hub import hub_rows
 from iterpo.errors import DataError, MissingDataError
 
@@ -157,10 +157,7 @@ def read_listings(path: Path) -> tuple[tuple[Listing, ...], LoadReport]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _mtime: int, _size: int) -> tuple[tuple[Listing, ...], LoadReport]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error}") from None
+    text = text_of(path)
     first = text.lstrip()[:1]
     if not first:
         raise DataError(f"{path} is empty; get the file again")
