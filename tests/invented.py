@@ -101,7 +101,7 @@ def write_campsites(folder: Path, n: int = 1030) -> None:
             people[who] = {
                 "value2issue": dict(zip(("Low", "High", "Medium"), order, strict=True)),
                 "value2reason": {
-                    "High": f" we are {2 + i % 5} people. ",
+                    "High": f" we are {2 + i} people. ",
                     "Medium": "the nights are cold",
                     "Low": "there’s a river nearby.",
                 },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from iterpo.agents.base import AgentFactory
 from iterpo.domain import Scenario, Split
@@ -68,21 +68,26 @@ def check_environment(
     check_options(env, findings)
     other = _another(env, findings)
     chosen = _chosen(env, other, scenarios, findings)
-    for scenario in chosen:
-        check_opening(env, scenario, findings)
-    if chosen:
-        played = play_all(env, chosen, plays, seed, max_messages, speaker, findings)
-        check_views(env, played, findings)
-        check_purity(env, other, played, seed, findings)
-        check_repeatable(other, played, max_messages, speaker, findings)
-        check_outcomes(played, reward_range, findings)
-        check_what_follows(env, played, seed, findings)
-        check_bargain(env, played, findings)
-        check_robustness(env, chosen[0], played, findings)
-        with findings.calling("a question", "about private facts"):
-            check_secrecy(env, chosen, played, private, findings)
+    going = [scenario for scenario in chosen if check_opening(env, scenario, findings)]
+    if going:
+        played = play_all(env, going, plays, seed, max_messages, speaker, findings)
+        checks: tuple[Callable[[], None], ...] = (
+            lambda: check_views(env, played, findings),
+            lambda: check_purity(env, other, played, seed, findings),
+            lambda: check_repeatable(other, played, max_messages, speaker, findings),
+            lambda: check_outcomes(played, reward_range, findings),
+            lambda: check_what_follows(env, played, seed, findings),
+            lambda: check_bargain(env, played, findings),
+            lambda: check_robustness(env, going[0], played, findings),
+            lambda: check_secrecy(env, going, played, private, findings),
+        )
+        for check in checks:
+            with findings.calling("an answer", "while it was looked at"):
+                check()
         if isinstance(scenarios, int):
             check_another_process(env, len(chosen), findings)
+    else:
+        findings.unchecked("everything else", "no conversation can begin; repair that first")
     report = findings.report(str(env.name))
     if not report.ok:
         raise ConformanceError(str(report))

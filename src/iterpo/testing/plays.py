@@ -68,7 +68,7 @@ def play_all(
     speaker: AgentFactory | None,
     findings: Findings,
 ) -> list[Play]:
-    """``n`` plays, every kind of speaker in turn; those during which something raised are left out.
+    """``n`` plays, every kind of speaker in turn; those that raised or made no sense are left out.
 
     Termination is checked on the way.
     """
@@ -81,11 +81,27 @@ def play_all(
         seat = Seat(scenario, Role.AGENT, 0, i, derive(seed, "check", i))
         with findings.calling("a play", pair[0], "on kernel", scenario.kernel_id):
             play = _play(env, pair, seat, max_messages)
-            plays.append(play)
             findings.expect(rule, play.outcome is not None, play)
-    for play in plays:
-        findings.ended(getattr(play.outcome.ending, "value", "?") if play.outcome else "not")
+            if _well_formed(play, findings):
+                plays.append(play)
+                findings.ended(play.outcome.ending.value if play.outcome else "not at all")
     return plays
+
+
+def _well_formed(play: Play, findings: Findings) -> bool:
+    outcome = play.outcome
+    return findings.expect(
+        "outcome: read gives an Outcome with an Ending of the game's own, or None",
+        outcome is None
+        or (
+            isinstance(outcome, Outcome)
+            and isinstance(outcome.ending, Ending)
+            and outcome.ending is not Ending.INFRASTRUCTURE_FAILURE
+        ),
+        play,
+        "gave",
+        outcome,
+    )
 
 
 def _pairs(env: Environment, speaker: AgentFactory | None) -> list[Pair]:
@@ -168,16 +184,6 @@ def check_outcomes(
         outcome = play.outcome
         if outcome is None:
             continue
-        if not findings.expect(
-            "outcome: read gives an Outcome with an Ending of the game's own, or None",
-            isinstance(outcome, Outcome)
-            and isinstance(outcome.ending, Ending)
-            and outcome.ending is not Ending.INFRASTRUCTURE_FAILURE,
-            play,
-            "gave",
-            outcome,
-        ):
-            continue
         _check_form(play, outcome, findings)
         _check_reward(play, outcome, reward_range, findings)
     if reward_range is None:
@@ -256,7 +262,7 @@ def check_what_follows(
     env: Environment, plays: Sequence[Play], seed: int, findings: Findings
 ) -> None:
     """Nothing that is said after the end changes the outcome."""
-    pool = sorted({turn.text for play in plays for turn in play.turns[1:]})
+    pool = sorted({turn.text for play in plays for turn in play.turns})
     for i, play in enumerate(plays):
         if play.outcome is None:
             continue

@@ -26,7 +26,7 @@ def another(env: Environment) -> Environment:
 
 def check_options(env: Environment, findings: Findings) -> None:
     """Options are a frozen dataclass of the declared type, and a name is there."""
-    findings.expect("options: name is a text", isinstance(env.name, str) and env.name, env.name)
+    findings.expect("options: name is a text", isinstance(env.name, str) and env.name, [env.name])
     options: Any = env.options
     parameters = getattr(options, "__dataclass_params__", None)
     findings.expect(
@@ -131,22 +131,26 @@ def _check_apart(one: Sequence[Scenario], two: Sequence[Scenario], findings: Fin
     findings.expect("scenarios: no facts in two splits", not same, *same[:1])
 
 
-def check_opening(env: Environment, scenario: Scenario, findings: Findings) -> None:
-    """Message 0 is a template spoken by the agent, after which the game is open."""
+def check_opening(env: Environment, scenario: Scenario, findings: Findings) -> bool:
+    """Message 0 is a template spoken by the agent, after which the game is open.
+
+    Returns:
+        Whether the game can be played on from it.
+    """
+    going = False
     with findings.calling("opening", scenario):
         turn = env.opening(scenario)
-        plain = isinstance(turn, Turn) and isinstance(turn.text, str)
-        findings.expect(
+        going = findings.expect(
             "opening: a Turn by the agent, scripted=True, never sampled",
-            plain and turn == Turn(Role.AGENT, turn.text, scripted=True),
+            isinstance(turn, Turn) and turn == Turn(Role.AGENT, str(turn.text), scripted=True),
             turn,
         )
-        findings.expect("opening: it says something", plain and turn.text.strip(), turn)
-        if not plain:
-            return
+        if not going:
+            return False
+        findings.expect("opening: it says something", turn.text.strip(), turn)
         for form in ((turn,), [turn]):
             outcome = env.read(scenario, form)
-            findings.expect(
+            going &= findings.expect(
                 "opening: the game is open after it",
                 outcome is None,
                 f"read(opening) of kernel {scenario.kernel_id} gave",
@@ -157,6 +161,7 @@ def check_opening(env: Environment, scenario: Scenario, findings: Findings) -> N
             findings.expect(
                 "opening: it holds nobody's reminder", not note or note not in turn.text, note
             )
+    return going
 
 
 def check_views(env: Environment, plays: Sequence[Play], findings: Findings) -> None:

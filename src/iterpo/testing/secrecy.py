@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from iterpo.domain import Role, Scenario
@@ -77,7 +78,8 @@ def _variants(
         if new:
             yield tuple(new), replace(scenario, facts={**facts, **new})
     for key in keys:
-        values = [*(o[key] for o in others if key in o), *_disturbed(facts.get(key))]
+        disturbed = islice(_disturbed(facts.get(key)), _OTHERS)
+        values = [*(o[key] for o in others if key in o), *disturbed]
         for value in values:
             if value != facts.get(key):
                 yield (key,), replace(scenario, facts={**facts, key: value})
