@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from iterpo.domain import Message, Response
-from iterpo.errors import TemplateError
+from iterpo.errors import BatchError, TemplateError
 from iterpo.models.chat import NEUTRAL_START, ChatFormat, check_template
 from iterpo.models.masks import ConversationIds, prove
 from iterpo.testing.tiny_model import CHAT_TEMPLATE, tiny_model
@@ -132,12 +132,21 @@ def test_pain_5_golden_dialogue(chat: ChatFormat) -> None:
 
 
 def test_pain_6_three_agent_turns_give_three_disjoint_spans(chat: ChatFormat) -> None:
-    row = chat.conversation_ids(dialogue(None, (75, 75, STOP), None), trained=[3, 5, 7])
+    messages = dialogue(None, (75, 75, STOP), None)
+    messages[5] = dataclasses.replace(messages[5], content=chat.decode((75, 75)))
+    row = chat.conversation_ids(messages, trained=[3, 5, 7])
     assert len(row.spans) == 3
     ends = [end for _, end in row.spans]
     starts = [start for start, _ in row.spans]
     assert all(e < s for e, s in zip(ends, starts[1:], strict=False))
     assert sum(row.mask) == sum(e - s for s, e in row.spans)
+
+
+def test_ids_that_spell_another_text_were_sampled_by_another_model(chat: ChatFormat) -> None:
+    ids = (75, 75, STOP)
+    assert chat.response_token_ids(Response(f" {chat.decode(ids)}\n", ids)) == list(ids)
+    with pytest.raises(BatchError, match="another model sampled them"):
+        chat.response_token_ids(Response("hello", ids))
 
 
 def test_pain_7_all_or_last_turns_are_trained_as_asked(chat: ChatFormat) -> None:

@@ -186,19 +186,22 @@ def test_pain_01_sampled_ids_reach_reward_and_loss_unchanged(
 
     monkeypatch.setattr(_trl._Trainer, "_compute_loss", spy)
     backbone = make_backbone()
-    # A message whose ids are not those of its text: they must come through as they are.
+    # A message whose ids are not those that its text would get: they come through as they are.
+    ids = (9, 0, 9, 8, 1)
+    text = backbone.chat.decode(ids)
+    assert tuple(backbone.chat.response_ids(text)) != ids
     odd = replace(
         STATES[0],
         messages=(
             *state(0, turns=2).messages[:2],
-            replace(state(0, turns=2).messages[2], token_ids=(9, 9, 8, 1)),
+            replace(state(0, turns=2).messages[2], content=text, token_ids=ids),
             state(0, turns=2).messages[3],
         ),
     )
     Run(backbone, tmp_path, replace(BASE, micro_batch=4), reward, [odd, *STATES[1:4]])
     assert scored == trained
     assert tuple(backbone.chat.prompt_ids(odd.messages)) in prompts
-    assert any(p[i : i + 4] == (9, 9, 8, 1) for p in prompts for i in range(len(p)))
+    assert any(p[i : i + 5] == ids for p in prompts for i in range(len(p)))
 
 
 def test_pain_13_cut_responses_raise_the_alarm(

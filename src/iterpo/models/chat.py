@@ -98,10 +98,23 @@ class ChatFormat:
         return [*self._encode(text, plain=True), self.stop_ids[0]]
 
     def response_token_ids(self, response: Response) -> list[int]:
-        """Ids of a response: as sampled where known, else tokenised from its text."""
-        if response.token_ids is not None:
-            return list(response.token_ids)
-        return self.response_ids(response.text)
+        """Ids of a response: as sampled where known, else tokenised from its text.
+
+        Raises:
+            BatchError: if the ids don't spell the text: another model's tokenizer made them.
+        """
+        if response.token_ids is None:
+            return self.response_ids(response.text)
+        # Servers strip blanks at the ends of a message; ids of another vocabulary spell garbage.
+        spelt = self.decode(response.token_ids)
+        if spelt.split() != response.text.split():
+            raise BatchError(
+                f"sampled token ids spell {spelt!r:.60} with this model's tokenizer, but the "
+                f"message is {response.text!r:.60}: another model sampled them. Name the policy "
+                'that logged the conversations, or remove "sampled" from the turns (their text is '
+                "then tokenised anew)."
+            )
+        return list(response.token_ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a response; stop and other special tokens are left out."""
