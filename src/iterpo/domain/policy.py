@@ -28,7 +28,8 @@ class PolicyRef:
     parent: str | None = None
     """``id`` of the policy that it was trained from."""
     round: int = 0
-    """Index i of pi_i; 0 is the initial policy."""
+    """Updates between it and the initial policy: the index i of pi_i, where none was rolled back
+    or discarded."""
 
     @property
     def id(self) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iterpo.artifacts import seal
-from iterpo.domain import decisions
+from iterpo.artifacts import open_sealed, seal
+from iterpo.domain import PolicyRef, decisions
 from iterpo.experiments.events import Event, Report
-from iterpo.experiments.lineage import policy_of_round, round_of
+from iterpo.experiments.lineage import policy_of_round, round_of, start_of_update
 from iterpo.experiments.plan import Plan
+from iterpo.experiments.roll_back import fall
 from iterpo.methods import RoundBatch, make
 from iterpo.methods.workspace import FolderWorkspace, Settings
 from iterpo.policy_evaluation.health import convergence
@@ -22,31 +24,86 @@ from iterpo.store import read_conversations
 __all__ = ["update"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where an update starts."""
+
+    policy: PolicyRef
+    batch: RoundBatch
+    facts: dict[str, Any]
+    attempt: int
+    """Updates that started from this very policy before."""
+
+
 def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
     """Apply the plan's method to the round's log; the phase folder is sealed at the end."""
     i = round_of(key)
-    logs = [read_conversations(folder / f"round-{j}" / "deploy" / "train") for j in range(i + 1)]
-    policy = policy_of_round(folder, plan, i)
-    batch = RoundBatch(i, logs[i], policy_of_round(folder, plan, 0), tuple(logs[:i]))
+    start = _start(folder, plan, i)
+    policy, batch = start.policy, start.batch
 
     def progress(stage: str, done: int, total: int, facts: Mapping[str, float]) -> None:
         report(Event("progress", key, stage, done, total, dict(facts)))
 
     q, improve = plan.operators_of_round(i)
-    tracking = folder / "logs" / f"{key.replace('/', '-')}-tracking"
-    settings = Settings(q, improve, plan.policy.dtype, plan.policy.device, tracking)
+    if start.attempt:
+        factor = plan.roll_back.step_factor**start.attempt
+        improve = replace(improve, learning_rate=improve.learning_rate * factor)
+    settings = Settings(
+        q,
+        improve,
+        plan.policy.dtype,
+        plan.policy.device,
+        tracking=folder / "logs" / f"{key.replace('/', '-')}-tracking",
+        verdict=plan.verdict,
+    )
     workspace = FolderWorkspace(folder / key, settings, progress)
     new = make(plan.method.name).update(policy, batch, workspace)
-    facts: dict[str, Any] = {"policy": new.id, "parent": policy.id}
+    facts: dict[str, Any] = {"policy": new.id, "parent": policy.id, "next": "policy", **start.facts}
     health = folder / key / "q_health.json"
     if health.exists():
         facts["q_health"] = json.loads(health.read_text())
+    verdict = workspace.verdict(policy, new, batch)
+    if verdict is not None:
+        facts |= verdict.to_dict()
+        if verdict.verdict == "refused" and plan.verdict.on_refused == "discard":
+            facts["next"] = "parent"
     if plan.stop_when_q_converged is not None and i > 0:
-        old = folder / f"round-{i - 1}" / "update" / "q"
-        before = workspace.stored_q(policy_of_round(folder, plan, i - 1), old)
-        now = workspace.stored_q(policy, folder / key / "q")
-        facts["q_change"] = _q_change(now, before, batch)
+        before = start_of_update(folder, plan, i - 1)
+        # Q of the same policy again is no step of the iteration that could have converged.
+        if before.id != policy.id and facts["start_round"] == i:
+            old = workspace.stored_q(before, folder / f"round-{i - 1}" / "update" / "q")
+            now = workspace.stored_q(policy, folder / key / "q")
+            facts["q_change"] = _q_change(now, old, batch)
     seal(folder / key, "update", facts)
+
+
+def _start(folder: Path, plan: Plan, i: int) -> _Start:
+    """From the policy deployed last, or where it fell from the best: with all logs of that one."""
+    logs = [read_conversations(folder / f"round-{j}" / "deploy" / "train") for j in range(i + 1)]
+    policies = [policy_of_round(folder, plan, j) for j in range(i + 1)]
+    rounds: dict[str, list[int]] = {}  # by policy: one that was kept is deployed more than once
+    for j, policy in enumerate(policies):
+        rounds.setdefault(policy.id, []).append(j)
+    latest = policies[i].id
+    order = [name for name in rounds if name != latest] + [latest]
+    found = None
+    if plan.roll_back.enabled:
+        pooled = [[c for j in rounds[name] for c in logs[j]] for name in order]
+        found = fall(pooled, plan.roll_back, plan.q.gamma, plan.q.discount_unit)
+    chosen = order[found.best] if found is not None and found.rolls_back else latest
+    used = rounds[chosen]
+    start = i if chosen == latest else used[-1]
+    facts: dict[str, Any] = {"start_round": start, "batch_rounds": used}
+    if found is not None:
+        facts["roll_back"] = {**found.to_dict(), "best_policy": order[found.best]}
+    others = tuple(logs[j] for j in range(i + 1) if j not in used)
+    batch = RoundBatch(i, tuple(c for j in used for c in logs[j]), policies[0], others)
+    return _Start(policies[start], batch, facts, _attempts(folder, i, chosen))
+
+
+def _attempts(folder: Path, i: int, policy: str) -> int:
+    updates = [folder / f"round-{j}" / "update" for j in range(i)]
+    return sum(open_sealed(u)["facts"].get("parent") == policy for u in updates)
 
 
 def _q_change(now: QFunction, before: QFunction, batch: RoundBatch) -> float | None:

@@ -15,7 +15,9 @@ from iterpo.agents.persona import PersonaConfig
 from iterpo.config import dump, override, parse, read_yaml
 from iterpo.domain import Sampling, derive
 from iterpo.errors import ConfigError
+from iterpo.experiments.roll_back import RollBackPlan
 from iterpo.methods import names as method_names
+from iterpo.methods.verdict import VerdictConfig
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_improvement.base import ImproveConfig
 
@@ -215,6 +217,10 @@ class Plan:
     """Policy improvement (Observation 3.1)."""
     heldout: HeldoutPlan = field(default_factory=HeldoutPlan)
     """Measurement."""
+    verdict: VerdictConfig = field(default_factory=VerdictConfig)
+    """Evidence on every update, and what follows from it."""
+    roll_back: RollBackPlan = field(default_factory=RollBackPlan)
+    """Starting again from the best policy when the collected J falls."""
     stop_when_q_converged: float | None = None
     """Stop before the last round once Q changes by less than this between rounds; null: never."""
 

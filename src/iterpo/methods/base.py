@@ -26,11 +26,11 @@ class RoundBatch:
     round: int
     """Index i of the round."""
     conversations: tuple[Conversation, ...]
-    """D_i, logged under pi_i."""
+    """D_i, logged under pi_i: all rounds' logs of it, where it was deployed more than once."""
     initial_policy: PolicyRef
     """pi_0."""
     earlier: tuple[tuple[Conversation, ...], ...] = ()
-    """D_0 … D_{i-1}."""
+    """Logs of other policies, by round: D_0 … D_{i-1} as a rule."""
 
 
 class Workspace(Protocol):

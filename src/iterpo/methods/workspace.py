@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -10,13 +11,18 @@ from pathlib import Path
 from typing import Literal
 
 from iterpo.artifacts import is_sealed, open_sealed, write_atomic
-from iterpo.domain import PolicyRef, Reward, decisions
+from iterpo.domain import Conversation, PolicyRef, Reward, decisions, derive
+from iterpo.errors import BatchError
+from iterpo.methods.asked import ask, listen
 from iterpo.methods.base import RoundBatch
+from iterpo.methods.evidence import weigh
+from iterpo.methods.verdict import Evidence, Verdict, VerdictConfig, decide
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import read_policy, save_policy
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
 from iterpo.policy_evaluation.qfunction import KIND, QFunction
+from iterpo.policy_evaluation.split import set_aside
 from iterpo.policy_improvement.base import ImproveConfig
 from iterpo.policy_improvement.grpo import improve
 from iterpo.store import METRICS, MetricsTable
@@ -46,6 +52,8 @@ class Settings:
     tracking: Path | None = None
     """Where to keep what a tracker (tensorboard) writes to files; None: ``tracking`` in the
     workspace's folder. It holds wall-clock times, so a folder that is sealed is no place for it."""
+    verdict: VerdictConfig = field(default_factory=VerdictConfig)
+    """What is asked about an update once it is done."""
 
 
 class FolderWorkspace:
@@ -54,6 +62,7 @@ class FolderWorkspace:
     ::
 
         folder/q/        value head and health report, sealed
+        folder/judge/    value head of the judge, where conversations are set aside for it
         folder/policy/   adapter of the new policy, sealed
         folder/metrics/  one table per operator
         folder/work/     trainer state while it runs
@@ -82,7 +91,8 @@ class FolderWorkspace:
                 table.record(step, values)
                 self._progress("fit_q", step, epochs, values)
 
-            result = fit_q(backbone, batch.conversations, config, record)
+            own, _ = set_aside(batch.conversations, config)  # the rest is for the judge alone
+            result = fit_q(backbone, own, config, record)
             report = json.dumps(result.report.to_dict(), indent=1, sort_keys=True)
             write_atomic(self.folder / "q_health.json", report + "\n")
             result.q.save(target)  # last: a sealed q/ says that all before it is there
@@ -110,6 +120,59 @@ class FolderWorkspace:
         self._clear_work()
         return saved
 
+    def verdict(self, old: PolicyRef, new: PolicyRef, batch: RoundBatch) -> Verdict | None:
+        """Whether ``new`` is better than ``old``, from evidence; None where no states are asked.
+
+        Nothing is trained on what this finds. The value is that of the settings' own discount,
+        whatever a method made of it.
+        """
+        settings = self.settings
+        config = settings.verdict
+        if config.states == 0:
+            return None
+        own, aside = set_aside(batch.conversations, settings.q)
+        try:
+            asked = ask(own, aside, config, settings.q, settings.improve.sampling)
+        except BatchError as error:
+            return decide(Evidence(moved=True, notes=(str(error),)), config)
+        self._progress("verdict", 0, 2, {})
+        self._forget()  # one policy in memory at a time; a trained one would also not be as stored
+        heard = listen(load(new, dtype=settings.dtype, device=settings.device), asked)
+        self._progress("verdict", 1, 2, {})
+        gc.collect()
+        backbone = self._backbone(old, None)
+        judge, notes = self._judge(old, aside)
+        stored = self.folder / "q"
+        fitted = (self.stored_q(old, stored) if is_sealed(stored) else None, judge)
+        found = weigh(backbone, asked, heard, fitted, config)
+        counts = {**found.counts, "judge_conversations": len(aside) if judge else 0}
+        self._progress("verdict", 2, 2, {})
+        return decide(replace(found, counts=counts, notes=(*notes, *found.notes)), config)
+
+    def _judge(
+        self, policy: PolicyRef, aside: tuple[Conversation, ...]
+    ) -> tuple[QFunction | None, tuple[str, ...]]:
+        """A second Q, fitted only on what was set aside; None where that can't be learnt from."""
+        if not aside:
+            return None, ()
+        q = self.settings.q
+        config = replace(
+            q,
+            judge_fraction=0.0,
+            holdout_fraction=0.0,  # its fit is measured on the conversations of the other Q
+            pessimism=0.0,
+            shuffle_returns=False,  # the control must be judged by true returns
+            seed=derive(q.seed, "judge") % 2**31,
+        )
+        backbone = self._backbone(policy, "nf4" if q.backbone == "nf4" else None)
+        target = self.folder / "judge"
+        if not is_sealed(target):
+            try:
+                fit_q(backbone, aside, config).q.save(target)
+            except BatchError as error:
+                return None, (f"no judge: {error}",)
+        return QFunction.load(target, backbone), ()
+
     def stored_q(self, policy: PolicyRef, folder: Path) -> QFunction:
         """A Q fitted earlier, on the backbone of ``policy`` in the form that it was fitted on.
 
@@ -118,6 +181,10 @@ class FolderWorkspace:
         """
         quantized = open_sealed(folder, KIND)["facts"].get("backbone", {}).get("quantized")
         return QFunction.load(folder, self._backbone(policy, "nf4" if quantized else None))
+
+    def _forget(self) -> None:
+        self._loaded.clear()
+        gc.collect()  # a PEFT model refers to itself
 
     def _clear_work(self) -> None:
         work = self.folder / "work"

@@ -1,0 +1,211 @@
+"""Evidence on an update: what a log, a judge and two policies say of each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from iterpo.domain import (
+    Decision,
+    DiscountUnit,
+    State,
+    action_indices,
+    decisions,
+    discounted_return,
+)
+from iterpo.errors import BatchError
+from iterpo.measure.intervals import Interval, mean_interval
+from iterpo.measure.off_policy import Reweighed, first_order_gain, reweighed, value_gain
+from iterpo.methods.asked import Asked, Heard, listen
+from iterpo.methods.likelihood import log_probs
+from iterpo.methods.verdict import Evidence, VerdictConfig, confidence_of_each
+from iterpo.models.backbone import Backbone
+from iterpo.policy_evaluation.coverage import nearest_logged, unseen
+from iterpo.policy_evaluation.features import features
+from iterpo.policy_evaluation.qfunction import QFunction
+
+__all__ = ["weigh"]
+
+_CHECKED = 16
+_SHOWN = 3
+_SHOWN_CHARACTERS = 160
+
+
+def weigh(
+    old: Backbone,
+    asked: Asked,
+    new: Heard,
+    fitted: tuple[QFunction | None, QFunction | None],
+    config: VerdictConfig,
+) -> Evidence:
+    """Put the evidence together, with the old policy in memory.
+
+    Args:
+        old: The policy that the update started from.
+        asked: What was asked.
+        new: What the new policy said.
+        fitted: The Q that was trained on, and the judge.
+        config: Confidence.
+    """
+    before = listen(old, replace(asked, weighed=()))
+    under_old = log_probs(old, new.states, new.said, asked.sampling.temperature or 1.0)
+    q, judge = fitted
+    read = _read(next((f.backbone for f in fitted if f is not None), old), asked, new, before)
+    gap = _gap(old, asked)
+    off_policy = bool(asked.weighed) and gap is not None and gap <= _most(old)
+    each = confidence_of_each(config.confidence, (judge is not None) + 2 * off_policy)
+    found = Evidence(
+        kl=_kl(new.own, under_old),
+        moved=_moved(new.own, under_old),
+        q_gain=_gain(q, new.states, read, each),
+        judge_gain=_gain(judge, new.states, read, each),
+        judge_correlation=_correlation(judge, asked.logged, read[2]),
+        independent=asked.independent,
+        logprob_gap=gap,
+        confidence=each,
+        counts={
+            **asked.counts,
+            "states": len(new.states) // asked.candidates,
+            "candidates": len(new.said),
+            "weighed": len(asked.weighed) + len(asked.silent),
+        },
+        notes=asked.notes,
+    )
+    found = _with_coverage(found, asked, new, before, read)
+    if asked.weighed and not off_policy:
+        told = f"stored log-probabilities differ from the old policy's by {gap} a token on average"
+        return replace(found, notes=(*found.notes, told))
+    return _with_off_policy(found, asked, new.logged) if off_policy else found
+
+
+def _read(reader: Backbone, asked: Asked, new: Heard, old: Heard) -> list[torch.Tensor]:
+    """Features of the new candidates, the old ones and the logged responses, as Q reads them."""
+    logged = ([d.state for d in asked.logged], [d.response for d in asked.logged])
+    return [
+        features(
+            reader,
+            states,
+            responses,
+            pooling=asked.q.pooling,
+            max_batch_tokens=asked.q.max_batch_tokens,
+        )
+        for states, responses in ((new.states, new.said), (old.states, old.said), logged)
+    ]
+
+
+def _gain(
+    q: QFunction | None, states: Sequence[State], read: Sequence[torch.Tensor], confidence: float
+) -> Interval | None:
+    """Mean over states of what q gives the new candidates less what it gives the old ones."""
+    if q is None:
+        return None
+    gaps = (q.scores(read[0]) - q.scores(read[1])).tolist()
+    by_state: dict[tuple[str, int], list[float]] = {}
+    kernels: dict[tuple[str, int], str] = {}
+    for state, gap in zip(states, gaps, strict=True):
+        if math.isfinite(gap):
+            by_state.setdefault((state.conversation_id, state.t), []).append(gap)
+            kernels[state.conversation_id, state.t] = state.kernel_id
+    if not by_state:
+        return None
+    means = [math.fsum(values) / len(values) for values in by_state.values()]
+    return mean_interval(means, [kernels[key] for key in by_state], confidence)
+
+
+def _correlation(
+    judge: QFunction | None, rows: Sequence[Decision], read: torch.Tensor
+) -> float | None:
+    if judge is None:
+        return None
+    scores, returns = judge.scores(read), torch.tensor([d.ret for d in rows])
+    known = torch.isfinite(scores)
+    pair = np.array([scores[known].tolist(), returns[known].tolist()])
+    if pair.shape[1] < 3 or (np.ptp(pair, axis=1) < 1e-9).any():
+        return None
+    return float(np.corrcoef(pair)[0, 1])
+
+
+def _kl(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> float:
+    """KL(new || old) of a response, by sum of exp(x) - 1 - x with x = log old - log new."""
+    each = [
+        math.fsum(math.expm1(min(b - a, 500.0)) - (b - a) for a, b in zip(x, y, strict=True))
+        for x, y in zip(new, old, strict=True)
+    ]
+    return math.fsum(each) / len(each) if each else 0.0
+
+
+def _moved(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> bool:
+    pairs = [(a, b) for x, y in zip(new, old, strict=True) for a, b in zip(x, y, strict=True)]
+    return any(abs(a - b) > 1e-6 for a, b in pairs)
+
+
+def _gap(old: Backbone, asked: Asked) -> float | None:
+    """Mean |stored - recomputed| log-prob of a token, over the first conversations."""
+    rows = [d for c in asked.weighed[:_CHECKED] for d in decisions(c, 1.0)]
+    states, said = [d.state for d in rows], [d.response for d in rows]
+    again = log_probs(old, states, said, asked.sampling.temperature or 1.0)
+    stored = [d.turn.sampled.logprobs or () if d.turn.sampled else () for d in rows]
+    gaps = [
+        abs(a - b) for x, y in zip(again, stored, strict=True) for a, b in zip(x, y, strict=True)
+    ]
+    return math.fsum(gaps) / len(gaps) if gaps else None
+
+
+def _most(old: Backbone) -> float:
+    """Above rounding (1e-5 in float32, 0.04 in bfloat16), below what another policy says."""
+    return 1e-2 if old.dtype == torch.float32 and not old.quantized else 0.15
+
+
+def _with_coverage(
+    found: Evidence, asked: Asked, new: Heard, old: Heard, read: Sequence[torch.Tensor]
+) -> Evidence:
+    """Shares of responses outside the log, and those farthest from it."""
+    names = [[s.conversation_id for s in heard.states] for heard in (new, old)]
+    names.append([d.state.conversation_id for d in asked.logged])
+    known = [torch.isfinite(r).all(dim=1) & (r.shape[1] > 0) for r in read]
+    if not all(bool(k.any()) for k in known):
+        return replace(found, notes=(*found.notes, "a policy said nothing that has features"))
+    rows = [r[k] for r, k in zip(read, known, strict=True)]
+    groups = [_only(n, k) for n, k in zip(names, known, strict=True)]
+    outside = [unseen(rows[i], groups[i], rows[2], groups[2]) for i in (0, 1)]
+    distances = nearest_logged(rows[0], groups[0], rows[2], groups[2])
+    order = torch.argsort(distances, descending=True, stable=True).tolist()
+    texts = _only([r.text for r in new.said], known[0])
+    far = dict.fromkeys(texts[i][:_SHOWN_CHARACTERS] for i in order if outside[0][i])
+    return replace(
+        found,
+        unseen_new=float(outside[0].float().mean()),
+        unseen_old=float(outside[1].float().mean()),
+        never_tried=tuple(far)[:_SHOWN],
+    )
+
+
+def _only(values: Sequence[str], mask: torch.Tensor) -> list[str]:
+    return [v for v, keep in zip(values, mask.tolist(), strict=True) if keep]
+
+
+def _with_off_policy(
+    found: Evidence, asked: Asked, tokens: Sequence[tuple[float, ...]]
+) -> Evidence:
+    unit: DiscountUnit = asked.q.discount_unit
+    logged, at = [], 0
+    for c in asked.weighed:
+        n = len(action_indices(c.turns))
+        new = [math.fsum(t) for t in tokens[at : at + n]]
+        at += n
+        logged.append(reweighed(c, new, asked.q.gamma, unit))
+    for c in asked.silent:
+        ret = discounted_return(c, asked.q.gamma, unit)
+        logged.append(Reweighed(c.kernel_id, (0.0,), (ret,)))
+    try:
+        return replace(
+            found,
+            first_order=first_order_gain(logged, confidence=found.confidence),
+            off_policy=value_gain(logged, confidence=found.confidence, seed=asked.q.seed),
+        )
+    except BatchError as error:
+        return replace(found, notes=(*found.notes, str(error)))

@@ -1,0 +1,82 @@
+"""Log-probabilities of given responses under a policy, all turns of a conversation in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from iterpo.domain import Response, State
+from iterpo.errors import ContextOverflowError
+from iterpo.models.backbone import Backbone
+from iterpo.policy_evaluation.chains import TokenRow, batches, chain_rows
+from iterpo.policy_evaluation.features import pad
+
+__all__ = ["log_probs"]
+
+# Logits are (rows, positions, vocabulary): a smaller bound than that of a pass for hidden states.
+_MAX_BATCH_TOKENS = 2048
+
+
+@torch.no_grad()
+def log_probs(
+    policy: Backbone,
+    states: Sequence[State],
+    responses: Sequence[Response],
+    temperature: float = 1.0,
+    max_batch_tokens: int = _MAX_BATCH_TOKENS,
+) -> list[tuple[float, ...]]:
+    """Log-probability of every token of every response given what came before, in nats, float32.
+
+    Args:
+        policy: A policy as it was loaded, with nothing being trained on it.
+        states: n states.
+        responses: One for each.
+        temperature: Of the distribution that the responses are judged under; above 0.
+        max_batch_tokens: Padded tokens of one forward pass.
+
+    Raises:
+        ContextOverflowError: if a state and its response don't fit the context.
+    """
+    rows = [
+        TokenRow(
+            s.conversation_id,
+            s.t,
+            policy.chat.prompt_ids(s.messages),
+            policy.chat.response_token_ids(r),
+        )
+        for s, r in zip(states, responses, strict=True)
+    ]
+    spoken = [i for i, row in enumerate(rows) if len(row.response)]
+    chains = chain_rows([rows[i] for i in spoken])
+    longest = max((len(chain.ids) for chain in chains), default=0)
+    if longest > policy.context_length:
+        raise ContextOverflowError(
+            f"a logged state and its response take {longest} tokens, but the policy's context "
+            f"holds {policy.context_length}; use the policy that logged them"
+        )
+    found: list[tuple[float, ...]] = [()] * len(rows)
+    for batch in batches(chains, max_batch_tokens):
+        ids, mask = pad([chain.ids for chain in batch])
+        ids, mask = ids.to(policy.device), mask.to(policy.device)
+        # Only the positions before a response token are predicted from (the union over the batch).
+        wanted = sorted(
+            {p for chain in batch for read in chain.reads for p in range(read.start, read.end)}
+        )
+        place = {p: k for k, p in enumerate(wanted)}
+        logits = policy.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+            use_cache=False,
+            logits_to_keep=torch.tensor(wanted, device=policy.device) - 1,
+        ).logits  # (b, wanted, V)
+        for k, chain in enumerate(batch):
+            for read in chain.reads:
+                at = [place[p] for p in range(read.start, read.end)]
+                scores = torch.log_softmax(logits[k, at].float() / temperature, dim=-1)
+                said = ids[k, read.start : read.end, None]
+                values = tuple(scores.gather(-1, said)[:, 0].tolist())
+                for row in read.rows:
+                    found[spoken[row]] = values
+    return found
