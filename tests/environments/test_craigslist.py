@@ -128,6 +128,9 @@ def test_option_reward_cap(talk: Talk) -> None:
     assert low is not None
     assert (high.reward, high.flags) == (1.0, ("above_list",))
     assert low.reward == pytest.approx(240 / 265)
+    whole = make("craigslist", reward_cap=1).read(kernel(), talk(*both("$300")))
+    assert whole is not None
+    assert isinstance(whole.reward, float)
     with pytest.raises(ConfigError, match=r"'reward_cap' is 0\.0; accepted: above 0"):
         make("craigslist", reward_cap=0.0)
 

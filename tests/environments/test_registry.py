@@ -22,7 +22,9 @@ def test_every_registered_game_can_be_made() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match="no environment 'chess'; there are alliance, casino, c"):
+    with pytest.raises(
+        UnknownNameError, match="no environment 'chess'; there are alliance, casino, c"
+    ):
         environments.make("chess")
 
 
@@ -38,6 +40,15 @@ def test_all_option_mistakes_come_at_once() -> None:
         "'data_dir' is 3; accepted: text | null",
     ):
         assert part in message
+
+
+def test_whole_numbers_are_numbers_and_switches_are_not() -> None:
+    env = environments.make("craigslist", reward_cap=1)
+    assert env.options.reward_cap == 1  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"'reward_cap' is True; accepted: a number \| null"):
+        environments.make("craigslist", reward_cap=True)
+    with pytest.raises(ConfigError, match=r"'prompt_decimals' is 2\.0; accepted: a whole number"):
+        environments.make("job_interview", prompt_decimals=2.0)
 
 
 def test_other_packages_add_theirs_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,8 @@ def _fits(value: object, kind: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_fits(value, k) for k in get_args(kind))
     # bool is an int in Python, but 1 is no switch and True is no number here.
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    kinds = (int, float) if kind is float else origin or kind
+    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
 
 
 def _described(kind: Any) -> str:
@@ -97,5 +98,11 @@ def _described(kind: Any) -> str:
         return " | ".join(map(str, get_args(kind)))
     if origin in (Union, UnionType):
         return " | ".join(_described(k) for k in get_args(kind))
-    plain = {bool: "true | false", str: "text", type(None): "null"}
+    plain = {
+        bool: "true | false",
+        str: "text",
+        type(None): "null",
+        float: "a number",
+        int: "a whole number",
+    }
     return plain[kind] if kind in plain else str(kind.__name__)

@@ -286,7 +286,7 @@ def _cents(scenario: Scenario, name: str) -> int:
 
 def _reward(price: int, list_price: int, cap: float | None) -> float:
     ratio = price / list_price
-    return ratio if cap is None else min(ratio, cap)
+    return ratio if cap is None else min(ratio, float(cap))
 
 
 @remembered
