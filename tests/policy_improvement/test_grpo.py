@@ -136,16 +136,20 @@ def test_every_step_is_recorded_and_told(make_backbone: MakeBackbone, tmp_path: 
     assert set(run.rows) == {1, 2}
     expected = {
         "alarms",
+        "box_rate",
         "clipped_ratio",
         "completion_tokens",
+        "drift_alarms",
         "entropy",
         "frac_tied_groups",
         "frac_unscored",
         "grad_norm",
         "kl",
+        "kl_response",
         "learning_rate",
         "loss",
         "ratio_clipped",
+        "repeated_ngrams",
         "reward",
         "reward_std",
     }
@@ -153,7 +157,7 @@ def test_every_step_is_recorded_and_told(make_backbone: MakeBackbone, tmp_path: 
     assert run.rows[1]["learning_rate"] == 1e-2
     assert run.result.steps == 2
     assert run.result.counts["responses"] == 32
-    assert set(run.result.seconds) == {"sampling", "reward", "total"}
+    assert set(run.result.seconds) == {"sampling", "reward", "drift", "total"}
 
 
 def test_the_same_inputs_give_the_same_bytes(make_backbone: MakeBackbone, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ The only module that imports TRL. What the subclass changes, and why:
   unchanged (no decoding and re-tokenising) and a restart draws the same ones;
 * a missing reward leaves its candidate out of the group *and* out of the loss and its denominator;
 * a group without spread gets no advantage and, with a KL term, no pull of that term either;
-* the reference of the KL term is a frozen copy of the policy that collected the batch.
+* the reference of the KL term is a frozen copy of the policy that collected the batch;
+* an ``Observer`` measures every batch, weighs the KL term and ends a phase that went too far.
 
 With one update per batch (``num_iterations`` 1) the probability ratio is 1 by construction, so
 nucleus sampling can't bias it; ``ImproveConfig.mistakes`` refuses the combinations where it would.
@@ -15,11 +16,9 @@ nucleus sampling can't bias it; ``ImproveConfig.mistakes`` refuses the combinati
 from __future__ import annotations
 
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,17 +28,23 @@ from transformers import PrinterCallback, ProgressCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from iterpo.domain import Response, derive
 from iterpo.errors import ConfigError, TrainingError
 from iterpo.models.backbone import frozen
-from iterpo.models.generation import generate
 from iterpo.policy_improvement.advantages import group_advantages
 from iterpo.policy_improvement.alarms import Alarms
-from iterpo.policy_improvement.base import ImproveConfig, ImproveResult
-from iterpo.policy_improvement.grpo_fields import OTHER_ENGINES, field_mistakes, grpo_settings
+from iterpo.policy_improvement.base import OTHER_ENGINES, ImproveConfig, ImproveResult
+from iterpo.policy_improvement.candidates import (
+    Batch,
+    candidate_temperatures,
+    draw_candidates,
+    planned_states,
+)
+from iterpo.policy_improvement.grpo_fields import field_mistakes, grpo_settings
 from iterpo.policy_improvement.job import Job, Tally
-from iterpo.policy_improvement.lending import lent
-from iterpo.policy_improvement.reporting import Reporter
+from iterpo.policy_improvement.lending import known_warnings_off, lent
+from iterpo.policy_improvement.observer import Observer, Passes
+from iterpo.policy_improvement.penalties import entropy_term, kl_term
+from iterpo.policy_improvement.reporting import Reporter, batch_metrics
 from iterpo.policy_improvement.resume import checkpoint_facts, newest_checkpoint, seal_checkpoint
 from iterpo.policy_improvement.shared_prompt import agree, can_share, precomputed, response_states
 
@@ -79,25 +84,31 @@ def train(job: Job) -> ImproveResult:
     place = (str(job.backbone.device), job.backbone.dtype)
     args = _arguments(job.config, job.workdir, job.steps, len(job.order[0]), place)
     checkpoint = newest_checkpoint(job)
-    with lent(job.model), _known_warnings_off():
+    with lent(job.model), known_warnings_off():
         trainer = _Trainer(job, args)
         if checkpoint is not None:
             trainer.restore(checkpoint)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        guard = trainer.observer.guard
+        if not guard.stopped:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         done = int(trainer.state.global_step)
-    if done != job.steps:
-        raise TrainingError(
-            f"{done} of {job.steps} planned steps were done; the adapter is not the one asked for. "
-            f"Delete {job.workdir} and run again."
-        )
-    tally = trainer.tally
+        if done != job.steps and not guard.stopped:
+            raise TrainingError(
+                f"{done} of {job.steps} planned steps were done; the adapter is not the one asked "
+                f"for. Delete {job.workdir} and run again."
+            )
+        drift = trainer.observer.finish(trainer.passes)
     counts = Counter(states=len(job.prompts.states), shortened_prompts=job.prompts.shortened)
+    counts.update(trainer.tally.counts)
+    counts["kl_stopped"] = int(guard.stopped)
+    counts.update({f"drift_{kind}": steps for kind, steps in trainer.observer.watch.told.items()})
     return ImproveResult(
         model=job.model,
         adapter_name=adapter,
-        steps=done,
-        counts={**counts, **tally.counts},
-        seconds={**tally.seconds, "total": time.perf_counter() - start},
+        steps=guard.kept_step if guard.stopped else done,
+        counts=counts,
+        seconds={**trainer.tally.seconds, "total": time.perf_counter() - start},
+        drift=drift,
     )
 
 
@@ -123,15 +134,6 @@ def _arguments(
     return args
 
 
-@contextmanager
-def _known_warnings_off() -> Iterator[None]:
-    """Leave out what TRL says on every run and no user of ours can act on."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
-        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated")
-        yield
-
-
 class _Trainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO with our candidates, our rewards and our masks."""
 
@@ -140,6 +142,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         self.tally = Tally()
         config = job.config
         self.alarms = Alarms(config.clipped_ratio_alarm, config.flat_steps_alarm)
+        self.observer = Observer.of(job, self.tally)
         own_engine = not any(config.grpo.get(name) for name in OTHER_ENGINES)
         rows = [str(i) for batch in job.order for i in batch]
         super().__init__(
@@ -148,17 +151,17 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
             args=args,
             train_dataset=Dataset.from_dict({"prompt": rows}),
             processing_class=job.backbone.tokenizer,
-            callbacks=[Reporter(self.tally, job)],
+            callbacks=[Reporter(self.tally, job, self.observer)],
             rollout_func=_rollout if own_engine else None,
         )
-        self.beta = config.beta
         self.mask_truncated_completions = False  # done here, by the stop tokens alone
         self.eos_token_ids = list(job.backbone.chat.stop_ids)
         self.create_model_card = lambda **_: None  # checkpoints are internal
         for noisy in (PrinterCallback, ProgressCallback):
             self.remove_callback(noisy)
+        self._batch: Batch
         self._rewards = torch.empty(0)
-        self._lengths: list[int] = []
+        self._pass: Any = None
         self._sharing_is_exact: bool | None = None
 
     @property
@@ -166,11 +169,17 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         """Index of the sampled batch that the current step belongs to."""
         return int(self.state.global_step) // int(self.num_iterations)
 
+    @property
+    def passes(self) -> Passes:
+        """How to run forward passes of the policy."""
+        return Passes(self.model, partial(self._shares, self.model), self.accelerator.autocast)
+
     def restore(self, checkpoint: Path) -> None:
-        """Take over counters stored with a checkpoint."""
+        """Take over what was stored with a checkpoint."""
         facts = checkpoint_facts(checkpoint)
         self.tally.counts.update(facts["counts"])
         self.alarms.streaks.update(facts["streaks"])
+        self.observer.restore(checkpoint, facts)
 
     def _tokenize_prompts(self, prompts: list[str]) -> Any:
         # Reached with TRL's own engines only: they too get the exact ids of the log.
@@ -180,26 +189,11 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         self, inputs: Any, prompts: list[str], completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
         del inputs, completions
-        self._lengths = [len(ids) for ids in completion_ids_list]
-        states = [self.job.prompts.states[int(row)] for row in prompts]
-        chat = self.job.backbone.chat
-        responses = [Response(chat.decode(ids), tuple(ids)) for ids in completion_ids_list]
+        job, indices = self.job, planned_states(self.job, prompts, self.batch_index)
+        temperatures = candidate_temperatures(job, self.batch_index)
+        self._batch = Batch.of(job, indices, completion_ids_list, temperatures)
         with self.tally.timed("reward"):
-            given = self.job.reward(states, responses)
-        try:
-            scores = [float("nan") if s is None else float(s) for s in given]
-        except (TypeError, ValueError) as error:
-            raise TrainingError(
-                f"the reward returned {given!r:.80}; it must return a number per response, in a "
-                f"sequence, and None where it has none ({error})"
-            ) from error
-        if len(scores) != len(responses):
-            raise TrainingError(
-                f"the reward returned {len(scores)} scores for {len(responses)} responses; it must "
-                "return one per response, None where it has none"
-            )
-        values = torch.tensor(scores, dtype=torch.float64)
-        self._rewards = values.masked_fill(~values.isfinite(), float("nan"))
+            self._rewards = self._batch.score(job)
         return self._rewards.float().unsqueeze(1).to(self.accelerator.device)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
@@ -220,19 +214,29 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        plain, n = super()._get_per_token_logps_and_entropies, logits_to_keep
-        if options.get("compute_aux_loss") or not can_share(model, input_ids[:, :-n]):
-            return plain(model, input_ids, attention_mask, n, batch_size, **options)
+        n = logits_to_keep
+        way = super()._get_per_token_logps_and_entropies
+        if not options.get("compute_aux_loss") and self._shares(
+            model, input_ids, attention_mask, n
+        ):
+            way = self._shared_logps
+        out = way(model, input_ids, attention_mask, n, batch_size, **options)
+        self._pass = out if options.get("compute_entropy") else None
+        return out
+
+    def _shares(self, model: Any, ids: torch.Tensor, mask: torch.Tensor, n: int) -> bool:
+        """Whether candidates of a prompt may share its forward pass; tried out the first time."""
+        if not can_share(model, ids[:, :-n]):
+            return False
         if self._sharing_is_exact is None:
             few = slice(0, 2 * self.num_generations)
             with torch.no_grad():
-                slow, _, _ = plain(model, input_ids[few], attention_mask[few], n)
-                fast, _, _ = self._shared_logps(model, input_ids[few], attention_mask[few], n)
+                plain = super()._get_per_token_logps_and_entropies
+                slow, _, _ = plain(model, ids[few], mask[few], n)
+                fast, _, _ = self._shared_logps(model, ids[few], mask[few], n)
             full = self.job.backbone.dtype == torch.float32
-            self._sharing_is_exact = agree(slow, fast, attention_mask[few, -n:], full=full)
-        if not self._sharing_is_exact:
-            return plain(model, input_ids, attention_mask, n, batch_size, **options)
-        return self._shared_logps(model, input_ids, attention_mask, n, batch_size, **options)
+            self._sharing_is_exact = agree(slow, fast, mask[few, -n:], full=full)
+        return self._sharing_is_exact
 
     def _shared_logps(
         self,
@@ -261,8 +265,9 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         config, args = self.job.config, self.args
         self.beta = 0.0  # keeps the trainer from looking for a reference of its own
         out: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        self.beta = config.beta
-        if self.beta > 0:
+        batch, observer = self._batch, self.observer
+        drift = observer.observe(batch, int(self.state.global_step), self.passes)
+        if observer.kl_weight > 0:
             out["ref_per_token_logps"] = self._reference_logps(out)
         mask = out["completion_mask"]  # (N, T)
         ids = out["completion_ids"]  # (N, T)
@@ -270,7 +275,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         stops = torch.tensor(self.eos_token_ids, device=ids.device)
         last = ids.gather(1, (lengths - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
         clipped = ~torch.isin(last, stops)
-        rewards = self._rewards.to(ids.device)
+        rewards, own = self._rewards.to(ids.device), batch.own.to(ids.device)
         usable = rewards
         if args.mask_truncated_completions:  # out of the group and of the loss alike
             usable = rewards.masked_fill(clipped, float("nan"))
@@ -284,16 +289,35 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         )
         used = advantages.scored
         in_loss = used
-        if self.beta > 0:
+        if observer.kl_weight > 0:
             in_loss = used & ~advantages.tied.repeat_interleave(config.group_size)
         out["advantages"] = advantages.values
+        if config.candidate_temperatures:
+            out["on_policy"] = own
+            out["advantages"] *= observer.candidate_weights(batch, self.passes)
         if not bool(in_loss.all()):
             out["tool_mask"] = in_loss.unsqueeze(1).expand_as(mask).to(mask.dtype)
+        own_tokens = mask * own.unsqueeze(1)
+        out["own_tokens"] = own_tokens.sum()
+        out["kl_tokens"] = (own_tokens * in_loss.unsqueeze(1)).sum()
         # Tied groups stay in the denominator, as in TRL; unscored candidates do not.
         out["num_items_in_batch"] = (mask * used.unsqueeze(1)).sum()
         out["used_share"] = used.double().mean().clamp(min=1 / len(used))
-        self._note(rewards, clipped, advantages.tied)
+        facts = batch_metrics(rewards[own], lengths[own], clipped[own], advantages.tied)
+        self._note({**facts, **drift})
+        self.tally.counts.update(
+            responses=len(rewards),
+            unscored=int(rewards.isnan().sum()),
+            clipped=int(clipped.sum()),
+            groups=len(advantages.tied),
+            tied_groups=int(advantages.tied.sum()),
+        )
         return out
+
+    def _note(self, metrics: dict[str, float]) -> None:
+        raised = self.alarms.check(int(self.state.global_step) + 1, metrics)
+        self.tally.latest = {**metrics, "alarms": float(len(raised))}
+        self.tally.counts["alarms"] += len(raised)
 
     def _reference_logps(self, out: dict[str, Any]) -> torch.Tensor:
         """Log-probs (N, T) under the policy that collected the batch, adapter included."""
@@ -308,39 +332,35 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
             )
         return cast(torch.Tensor, logps)
 
-    def _note(self, rewards: torch.Tensor, clipped: torch.Tensor, tied: torch.Tensor) -> None:
-        scored = rewards[~rewards.isnan()]
-        lengths = torch.tensor(self._lengths, dtype=torch.float64)
-        metrics = {
-            "reward": float(scored.mean()) if len(scored) else float("nan"),
-            "reward_std": float(scored.std()) if len(scored) > 1 else 0.0,
-            "completion_tokens": float(lengths.mean()),
-            "clipped_ratio": float(clipped.double().mean()),
-            "frac_tied_groups": float(tied.double().mean()),
-            "frac_unscored": 1.0 - len(scored) / len(rewards),
-        }
-        raised = self.alarms.check(int(self.state.global_step) + 1, metrics)
-        self.tally.latest = {**metrics, "alarms": float(len(raised))}
-        self.tally.counts.update(
-            responses=len(rewards),
-            unscored=len(rewards) - len(scored),
-            clipped=int(clipped.sum()),
-            groups=len(tied),
-            tied_groups=int(tied.sum()),
-            alarms=len(raised),
-        )
-
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+        weight, bonus = self.observer.kl_weight, self.job.config.entropy_bonus
+        tempered = "on_policy" in inputs
+        # Hot candidates are no draws of the policy, so TRL's mean of the KL term is not for them.
+        self.beta = 0.0 if tempered else weight
         loss: torch.Tensor = super()._compute_loss(model, inputs)
+        (logps, entropies, _), self._pass = self._pass, None
         if self.loss_type in _PER_SEQUENCE_LOSSES:
             # These average over all sequences; unscored ones (zero so far) must not count.
             loss = loss / inputs["used_share"].to(loss.dtype)
+        own = inputs["completion_mask"]
+        if tempered:
+            own = own * inputs["on_policy"].unsqueeze(1)
+        if bonus > 0:
+            loss = loss - bonus * entropy_term(entropies, own, inputs["own_tokens"])
+        if tempered and weight > 0:
+            in_loss = own * inputs.get("tool_mask", 1)
+            reference = inputs["ref_per_token_logps"]
+            loss = loss + weight * kl_term(logps, reference, in_loss, inputs["kl_tokens"])
         return loss
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        facts = {"counts": dict(self.tally.counts), "streaks": dict(self.alarms.streaks)}
+        facts = {
+            "counts": dict(self.tally.counts),
+            "streaks": dict(self.alarms.streaks),
+            **self.observer.store(folder),
+        }
         seal_checkpoint(folder, self.job, facts)
 
 
@@ -354,26 +374,14 @@ _scored_by_the_job.__name__ = "reward"
 def _rollout(rows: list[str], trainer: _Trainer) -> dict[str, Any]:
     """Candidates for one batch: exact prompt ids in, exact sampled ids out."""
     job, batch = trainer.job, trainer.batch_index
-    size = job.config.group_size
-    indices = [int(row) for row in rows]
-    if indices[::size] != list(job.order[batch]):
-        raise TrainingError(
-            f"batch {batch} holds other states than planned; the resumed data position is wrong. "
-            f"Delete {job.workdir} and run again."
-        )
-    prompts = [job.prompts.ids[i] for i in indices]
-    seeds = [
-        derive(job.config.seed, "improve", batch, job.names[i], n % size)
-        for n, i in enumerate(indices)
-    ]
+    indices = planned_states(job, rows, batch)
+    temperatures = candidate_temperatures(job, batch)
     trainer.model.eval()
     with trainer.tally.timed("sampling"), torch.no_grad():
-        drawn = generate(
-            replace(job.backbone, model=trainer.model), prompts, job.config.sampling, seeds
-        )
+        drawn = draw_candidates(job, trainer.model, indices, batch, temperatures)
     trainer.model.train()
     return {
-        "prompt_ids": [list(p) for p in prompts],
+        "prompt_ids": [list(job.prompts.ids[i]) for i in indices],
         "completion_ids": [list(d.token_ids) for d in drawn],
         "logprobs": [list(d.logprobs) for d in drawn],
     }

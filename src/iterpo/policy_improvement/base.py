@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from iterpo.domain import Reward, Sampling, State
 from iterpo.errors import UnknownNameError
 from iterpo.models.lora import LoraSpec
+from iterpo.policy_improvement.watch import DriftLimits
 
 if TYPE_CHECKING:
     from iterpo.models.backbone import Backbone
 
 __all__ = [
     "OPERATORS",
+    "OTHER_ENGINES",
     "TRACKERS",
     "ImproveConfig",
     "ImproveResult",
@@ -33,6 +35,9 @@ __all__ = [
 
 OPERATORS: dict[str, str] = {"grpo": "iterpo.policy_improvement.grpo:improve"}
 """Name -> ``module:function``; a further operator is one file and one line here."""
+
+OTHER_ENGINES = ("use_vllm", "use_transformers_continuous_batching")
+"""Fields of ``grpo`` that have TRL draw the candidates."""
 
 TRACKERS = ("none", "trackio", "tensorboard", "wandb", "mlflow")
 """What ``report_to`` accepts."""
@@ -65,7 +70,28 @@ class ImproveConfig:
     learning_rate: float = 1e-5
     """Peak learning rate."""
     beta: float = 0.0
-    """Weight of the KL term to the policy that collected the batch; 0 switches it off."""
+    """Weight of the KL term to the policy that collected the batch; 0 switches it off. With
+    ``candidate_temperatures`` the term is the mean over the candidates at the policy's own one."""
+    kl_target: float | None = None
+    """KL to the round's policy, in nats per response, at which the phase settles: the weight of the
+    KL term is then ``beta`` (1 if that is 0) at the target, next to nothing well below and a few
+    hundred times as much at twice the target. None: the weight stays ``beta``."""
+    kl_stop: float | None = None
+    """KL to the round's policy, in nats per response, that ends the phase. The result is the latest
+    policy that was measured within it; the one after the last step is measured too. None: never."""
+    kl_share: float | None = None
+    """Share of a step's states, at least one, at whose candidates KL is measured, at two forward
+    passes each. None: 1/2 where ``kl_target`` or ``kl_stop`` depend on it, else 1/8. 0: never."""
+    entropy_bonus: float = 0.0
+    """Weight of the policy's entropy in the objective, in reward deviations per nat: the exact
+    entropy at each token, at the sampling temperature, mean over all tokens of the step's responses
+    (those at the policy's own temperature). Tied groups count too: a policy without entropy makes
+    nothing else."""
+    candidate_temperatures: tuple[float, ...] = ()
+    """Temperatures that candidates are drawn at, each candidate's drawn uniformly from these, e.g.
+    (1.0, 1.0, 1.3, 1.6): rare responses are then tried. Advantages are weighted by the ratio of the
+    policy to that mixture, which keeps the gradient that of the policy at ``sampling.temperature``.
+    That one must be among them: its share p bounds the ratio by 1 / p. Empty: that one alone."""
     std_floor: float = 1e-3
     """Floor under the standard deviation of a group, in reward units; keeps the noise of a
     learned reward from being blown up to unit size."""
@@ -83,6 +109,8 @@ class ImproveConfig:
     """Warn if a larger share of the candidates is cut at ``max_new_tokens``."""
     flat_steps_alarm: int = 3
     """Warn after so many steps in a row in which no group had any spread."""
+    drift: DriftLimits = field(default_factory=DriftLimits)
+    """When the monitors of a step have left those of the first step so far that it is said."""
     report_to: str = "none"
     """Experiment tracker that gets the metrics as well; see ``TRACKERS``."""
     seed: int = 0
@@ -99,6 +127,10 @@ class ImproveConfig:
             "steps": (self.steps is None or self.steps >= 1, ">= 1 or null (one epoch)"),
             "learning_rate": (self.learning_rate > 0, "> 0"),
             "beta": (self.beta >= 0, ">= 0"),
+            "kl_target": (self.kl_target is None or self.kl_target > 0, "> 0 or null (none)"),
+            "kl_stop": (self.kl_stop is None or self.kl_stop > 0, "> 0 or null (never)"),
+            "kl_share": (self.kl_share is None or 0 <= self.kl_share <= 1, "in [0, 1] or null"),
+            "entropy_bonus": (self.entropy_bonus >= 0, ">= 0"),
             "std_floor": (self.std_floor >= 0, ">= 0"),
             "std_epsilon": (self.std_epsilon >= 0, ">= 0"),
             "tie_tolerance": (self.tie_tolerance >= 0, ">= 0"),
@@ -114,7 +146,45 @@ class ImproveConfig:
             for name, (ok, accepted) in ranges.items()
             if not ok
         ]
-        return found + self._sampling_mistakes() + self._lora_mistakes()
+        return [
+            *found,
+            *self._guard_mistakes(),
+            *self._sampling_mistakes(),
+            *self._temperature_mistakes(),
+            *self._lora_mistakes(),
+            *self.drift.mistakes(),
+        ]
+
+    def _guard_mistakes(self) -> list[str]:
+        found = []
+        if None not in (self.kl_target, self.kl_stop) and self.kl_stop <= self.kl_target:  # type: ignore[operator]
+            found.append(
+                f"kl_stop is {self.kl_stop!r} with kl_target {self.kl_target!r}; it must be above "
+                "the target, or the phase ends before it gets there"
+            )
+        if self.kl_share == 0 and (self.kl_target is not None or self.kl_stop is not None):
+            found.append("kl_share is 0, but kl_target and kl_stop need KL to be measured")
+        return found
+
+    def _temperature_mistakes(self) -> list[str]:
+        given, own = self.candidate_temperatures, self.sampling
+        if not given:
+            return []
+        found = []
+        if own.temperature not in given or not all(t > 0 for t in given):
+            found.append(
+                f"candidate_temperatures is {given!r}; all must be > 0, and sampling.temperature "
+                f"({own.temperature!r}) must be among them, or the correction has no bound"
+            )
+        if own.top_p < 1 or own.top_k > 0 or own.repetition_penalty != 1:
+            found.append(
+                "candidate_temperatures corrects for how candidates were drawn, which top_p, top_k "
+                "and repetition_penalty make impossible; set sampling to top_p 1, top_k 0, "
+                "repetition_penalty 1"
+            )
+        if any(self.grpo.get(engine) for engine in OTHER_ENGINES):
+            found.append(f"candidate_temperatures can't be used with {' or '.join(OTHER_ENGINES)}")
+        return found
 
     def _sampling_mistakes(self) -> list[str]:
         drawn, found = self.sampling, []
@@ -157,12 +227,17 @@ class ImproveResult:
     adapter_name: str
     """Name of the trained adapter inside ``model``."""
     steps: int
-    """Optimizer steps done, equal to the steps planned."""
+    """Optimizer steps in the adapter: those planned, or fewer where ``kl_stop`` ended the phase."""
     counts: Mapping[str, int]
     """``states``, ``shortened_prompts``, ``responses``, ``unscored``, ``clipped``, ``groups``,
-    ``tied_groups``, ``alarms``."""
+    ``tied_groups``, ``alarms``; ``kl_stopped`` (0 or 1), and for each drift alarm that was raised
+    ``drift_<kind>``, the number of steps at which it held."""
     seconds: Mapping[str, float]
-    """Time by stage of this call: ``sampling``, ``reward``, ``total``."""
+    """Time by stage of this call: ``sampling``, ``reward``, ``drift``, ``total``."""
+    drift: Mapping[str, float] = field(default_factory=dict)
+    """The drift monitors of the adapter as it is given back, on responses drawn for that:
+    ``kl_response``, ``kl``, ``entropy``, ``completion_tokens``, ``repeated_ngrams``, ``box_rate``,
+    ``miscopied``; empty where ``kl_share`` is 0."""
 
 
 class Operator(Protocol):

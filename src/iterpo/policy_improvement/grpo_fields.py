@@ -10,9 +10,9 @@ from typing import Any
 
 from iterpo.domain import derive
 from iterpo.errors import ConfigError, MissingExtraError
-from iterpo.policy_improvement.base import ImproveConfig
+from iterpo.policy_improvement.base import OTHER_ENGINES, ImproveConfig
 
-__all__ = ["OTHER_ENGINES", "field_mistakes", "grpo_settings"]
+__all__ = ["field_mistakes", "grpo_settings"]
 
 _BATCH = "prompts_per_step, group_size and micro_batch"
 _OURS = {
@@ -23,6 +23,7 @@ _OURS = {
     "dataloader_pin_memory": "nothing (batches are row numbers)",
     "disable_dropout": "nothing (dropout is always off)",
     "disable_tqdm": "the progress callback",
+    "entropy_coef": "entropy_bonus",
     "fp16": "the model's dtype",
     "generation_batch_size": _BATCH,
     "gradient_accumulation_steps": _BATCH,
@@ -54,7 +55,6 @@ _OURS = {
     "top_p": "sampling.top_p",
     "use_cpu": "the model's device",
 }
-OTHER_ENGINES = ("use_vllm", "use_transformers_continuous_batching")
 _ENGINE_ONLY = ("cache_implementation", "generation_kwargs", "min_p")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["lent"]
+__all__ = ["known_warnings_off", "lent"]
 
 
 @contextmanager
@@ -22,3 +23,12 @@ def lent(model: Any) -> Iterator[None]:
                 module.__dict__["forward"] = forward
         model.zero_grad(set_to_none=True)
         model.eval()
+
+
+@contextmanager
+def known_warnings_off() -> Iterator[None]:
+    """Leave out what TRL says on every run and no user of ours can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated")
+        yield

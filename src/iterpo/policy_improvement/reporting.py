@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
 
 from iterpo.policy_improvement.job import Job, Tally
+from iterpo.policy_improvement.observer import Observer
 
-__all__ = ["Reporter"]
+__all__ = ["Reporter", "batch_metrics"]
 
 _METRICS = {
     "loss": "loss",
@@ -20,12 +22,41 @@ _METRICS = {
 }
 
 
-class Reporter(TrainerCallback):  # type: ignore[misc]
-    """Hands each step's metrics to the run's own table and to the progress display."""
+def batch_metrics(
+    rewards: torch.Tensor, lengths: torch.Tensor, clipped: torch.Tensor, tied: torch.Tensor
+) -> dict[str, float]:
+    """Facts about the candidates of a batch.
 
-    def __init__(self, tally: Tally, job: Job) -> None:
+    Args:
+        rewards: (N,), NaN where there is none.
+        lengths: (N,) tokens of each.
+        clipped: (N,) whether it was cut at ``max_new_tokens``.
+        tied: (P,) whether a group has no spread.
+    """
+    scored = rewards[~rewards.isnan()]
+    return {
+        "reward": float(scored.mean()) if len(scored) else float("nan"),
+        "reward_std": float(scored.std()) if len(scored) > 1 else 0.0,
+        "completion_tokens": float(lengths.double().mean()),
+        "clipped_ratio": float(clipped.double().mean()),
+        "frac_tied_groups": float(tied.double().mean()),
+        "frac_unscored": 1.0 - len(scored) / max(len(rewards), 1),
+    }
+
+
+class Reporter(TrainerCallback):  # type: ignore[misc]
+    """Hands on each step's metrics, watches them for drift, and ends a phase that went too far."""
+
+    def __init__(self, tally: Tally, job: Job, observer: Observer) -> None:
         self.tally = tally
         self.job = job
+        self.observer = observer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called by the trainer after every update."""
+        del args, state
+        if self.observer.guard.stopped:
+            control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Called by the trainer after every step, before a checkpoint is written."""
@@ -37,6 +68,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
             if logs.get(theirs) is not None:
                 metrics[ours] = float(logs[theirs])
         step = int(state.global_step)
+        metrics["drift_alarms"] = float(len(self.observer.watch.check(step, metrics)))
         if self.job.record is not None:
             self.job.record(step, metrics)
         if self.job.progress is not None:

@@ -10,13 +10,13 @@ import inspect
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
-__all__ = ["agree", "can_share", "precomputed", "response_states"]
+__all__ = ["agree", "can_share", "precomputed", "response_logits", "response_states"]
 
 
 _log = logging.getLogger(__name__)
@@ -69,6 +69,34 @@ def response_states(
     return states
 
 
+def response_logits(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, n_response: int, *, shared: bool
+) -> torch.Tensor:
+    """Logits (B, C, V), float32, that predict the response tokens; ids and mask as above.
+
+    Args:
+        model: ``PeftModel`` of a causal language model.
+        ids: (B, P + C).
+        mask: (B, P + C).
+        n_response: C.
+        shared: Whether rows of one prompt share its forward pass.
+    """
+    if shared:
+        decoder = model.get_base_model().base_model
+        with precomputed(decoder, response_states(decoder, ids, mask, n_response)):
+            logits = model(input_ids=ids[:, -n_response:]).logits
+        return cast(torch.Tensor, logits).float()
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    out = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+        logits_to_keep=n_response + 1,
+    )
+    return cast(torch.Tensor, out.logits)[:, :-1].float()
+
+
 def agree(plain: torch.Tensor, shared: torch.Tensor, mask: torch.Tensor, *, full: bool) -> bool:
     """Whether both ways gave the same log-probs (B, C); warns where a model's don't.
 
@@ -89,7 +117,8 @@ def agree(plain: torch.Tensor, shared: torch.Tensor, mask: torch.Tensor, *, full
 @contextmanager
 def precomputed(decoder: Any, states: torch.Tensor) -> Iterator[None]:
     """Let the model's next forward take these hidden states (B, C, d) as its body's output."""
-    decoder.__dict__["forward"] = lambda *_, **__: SimpleNamespace(last_hidden_state=states)
+    output = MoeModelOutputWithPast(last_hidden_state=states)
+    decoder.__dict__["forward"] = lambda *_, **__: output
     try:
         yield
     finally:
