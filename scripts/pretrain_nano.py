@@ -23,24 +23,23 @@ from rich.progress import Progress as Bar
 from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from iterpo.domain import Message, derive
-from nano_pretraining.corpus import dialogues, lessons
+from iterpo.domain import derive
+from nano_pretraining.corpus import Lesson, dialogues, lessons
+from nano_pretraining.kernels import GAMES
 from nano_pretraining.report import quality_table
 from nano_pretraining.tokenizer import train_tokenizer
 from nano_pretraining.training import Progress, Shape, TrainingPlan, build_model, encode_row, train
-
-PARTNER_SHARE = 0.3
 
 
 def main() -> None:
     """Parse the options and run the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
-    parser.add_argument("--dialogues", type=int, default=10_000, help="per game")
+    parser.add_argument("--dialogues", type=int, default=7_000, help="per game")
     parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--vocab", type=int, default=1024)
+    parser.add_argument("--vocab", type=int, default=1280)
     parser.add_argument("--scratch", type=Path, default=Path("runs/nano-pretraining"))
     parser.add_argument("--conversations", type=int, default=400, help="per row of the table")
     options = parser.parse_args()
@@ -48,7 +47,7 @@ def main() -> None:
     console = Console(width=110 if not sys.stdout.isatty() else None)
 
     chats = corpus(options.dialogues, options.seed, console)
-    tokenizer = train_tokenizer((_plain(c) for c in chats[:8000]), options.vocab)
+    tokenizer = train_tokenizer((_plain(c) for c in chats[:20_000]), options.vocab)
     rows = [encode_row(chat, tokenizer) for chat in chats]
     console.print(
         f"{len(rows)} rows, {sum(len(r.ids) for r in rows):,} tokens, "
@@ -65,6 +64,8 @@ def main() -> None:
         def show(p: Progress) -> None:
             facts = f"loss {p.loss:.3f}  {p.tokens_per_s:,.0f} tokens/s"
             bar.update(task, completed=p.step, facts=facts)
+            if not console.is_terminal and p.step % 50 == 0:
+                console.print(f"step {p.step}/{plan.steps}  {facts}")
 
         train(model, rows, plan, options.scratch, show)
     console.print(f"trained in {time.monotonic() - began:.0f} s")
@@ -73,15 +74,15 @@ def main() -> None:
     console.print(quality_table(options.out, options.conversations, options.seed))
 
 
-def corpus(n_per_game: int, seed: int, console: Console) -> list[list[Message]]:
+def corpus(n_per_game: int, seed: int, console: Console) -> list[Lesson]:
     """All lessons, shuffled."""
     rng = random.Random(derive(seed, "nano", "lessons"))
     chats = [
-        chat
+        lesson
         for dialogue in dialogues(n_per_game, derive(seed, "nano", "corpus"))
-        for chat in lessons(dialogue, rng, PARTNER_SHARE)
+        for lesson in lessons(dialogue, rng)
     ]
-    console.print(f"{2 * n_per_game} dialogues played")
+    console.print(f"{len(GAMES) * n_per_game} dialogues played")
     rng.shuffle(chats)
     return chats
 
@@ -111,8 +112,8 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
         file.chmod(0o644)
 
 
-def _plain(chat: list[Message]) -> str:
-    return "".join(f"{m.role}\n{m.content}" for m in chat)
+def _plain(chat: Lesson) -> str:
+    return "".join(f"{m.role}\n{m.content}" for m in chat.messages)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,30 +12,53 @@ from iterpo.agents.local import LocalPolicy
 from iterpo.agents.scripted import Bargaining, ScriptedPartner
 from iterpo.collect.batch import collect, seats
 from iterpo.collect.play import Table
-from iterpo.domain import Conversation, Ending, Role, Sampling, Scenario, Split, discounted_return
-from iterpo.environments.boxed import amount_cents, boxes, partition
+from iterpo.domain import (
+    Conversation,
+    Ending,
+    Role,
+    Sampling,
+    Scenario,
+    Split,
+    Turn,
+    discounted_return,
+)
+from iterpo.environments import make
+from iterpo.environments.base import Environment
 from iterpo.models.backbone import Backbone
-from nano_pretraining.corpus import game, generated_dond
+from nano_pretraining.judging import agent_boxes, consent_is_copied, words_fit
+from nano_pretraining.kernels import game, kernels
 
-__all__ = ["Quality", "agent_boxes", "converse", "measure", "right_sums"]
+__all__ = ["Quality", "converse", "measure"]
+
+GAMMA = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
     """Facts about a sample of conversations."""
 
+    n: int
+    """Conversations."""
     agreement: float
     """Share that closed a deal."""
     j: float
     """Mean discounted return, gamma 0.9 per agent turn."""
     j_star: float
     """Mean of the best attainable return."""
+    boxing: float
+    """Share of conversations in which the agent boxed something valid."""
     valid_boxes: float
-    """Share of the agent's keyword boxes that the game can read."""
-    right_sums: float
-    """Share of messages with amounts in words that agree with their box."""
+    """Share of the agent's boxes that the game can read; sums that don't add up are invalid."""
+    right_boxes: float
+    """Share of boxes with terms that are valid, agree with their message's words, and, where the
+    words consent, repeat the partner's standing offer."""
+    right_words: float
+    """Of the boxed messages that also name terms in words, the share where both agree."""
+    copied: float
+    """Of the boxes under words of consent, the share that repeats the standing offer; NaN where a
+    game accepts by a keyword."""
     first_offer: float
-    """Mean first boxed offer: the agent's part of the pool, or of its 10 points."""
+    """Mean first boxed offer, as a share of what the agent could get at most."""
     spread: float
     """Standard deviation of the first boxed offers."""
     tokens: tuple[float, float, float]
@@ -45,105 +68,90 @@ class Quality:
 
 
 def converse(
-    backbone: Backbone, name: str, n: int, sampling: Sampling, seed: int
+    backbone: Backbone,
+    name: str,
+    n: int,
+    sampling: Sampling,
+    seed: int,
+    *,
+    split: Split = Split.TRAIN,
+    data_dir: str | None = None,
 ) -> tuple[list[Conversation], dict[str, Scenario]]:
-    """Conversations of a model with the scripted partner, on ``n`` train kernels of a game.
+    """Conversations of a model with the scripted partner, at least ``n``.
 
-    Deal or No Deal kernels are invented ones, in the layout of the data.
+    Args:
+        backbone: The model.
+        name: Game.
+        n: Conversations; every kernel is played equally often.
+        sampling: How replies are drawn.
+        seed: Of the kernels (never those that were trained on) and of the draws.
+        split: Kind of kernels.
+        data_dir: Where a game's data set lies, to measure on its kernels; None: invented ones.
     """
-    environment = game(name)
-    scenarios = (
-        environment.scenarios(Split.TRAIN, n)
-        if name == "ultimatum"
-        else generated_dond(n, seed + 1)
-    )
+    environment, scenarios = game(name), kernels(name, n, seed + 1, split)
+    if data_dir is not None:
+        environment = make(name, prompt_style="compact", data_dir=data_dir)
+        scenarios = _some(environment, split, n)
     partner = ScriptedPartner(cast(Bargaining, environment))
     table = Table(environment, LocalPolicy(backbone, sampling), partner)
-    places = seats(scenarios, 1, round=0, seed=seed)
-    played = collect(table, places, j_star=lambda s: partner.j_star(s, 0.9))
+    places = seats(scenarios, math.ceil(n / len(scenarios)), round=0, seed=seed)
+    played = collect(table, places, j_star=lambda s: partner.j_star(s, GAMMA))
     return list(played), {s.kernel_id: s for s in scenarios}
+
+
+def _some(environment: Environment, split: Split, n: int) -> tuple[Scenario, ...]:
+    """Up to 150 kernels of a data set: CaSiNo has no more held out."""
+    return environment.scenarios(split, min(n, 150))
 
 
 def measure(conversations: Sequence[Conversation], scenarios: Mapping[str, Scenario]) -> Quality:
     """The facts of a sample."""
     boxed: list[bool] = []
-    sums: list[bool] = []
+    right: list[bool] = []
+    named: list[bool] = []
+    consents: list[bool] = []
     first: list[float] = []
+    boxing = 0
     sampled = []
     for conversation in conversations:
         scenario = scenarios[conversation.kernel_id]
-        offers = []
-        for turn in conversation.turns[1:]:
-            if turn.role is Role.AGENT:
-                found = agent_boxes(turn.text, scenario)
-                boxed += [valid for valid, _ in found]
-                offers += [share for _, share in found if share is not None]
-                sums += right_sums(turn.text, scenario)
-                sampled += [turn.sampled] if turn.sampled else []
+        offers: list[float] = []
+        valid_before = sum(boxed)
+        for i, turn in _spoken(conversation):
+            found = agent_boxes(turn.text, scenario)
+            boxed += [box.valid for box in found]
+            offers += [box.share for box in found if box.share is not None]
+            fits = words_fit(turn.text, scenario)
+            copied = consent_is_copied(turn.text, conversation.turns[:i], scenario)
+            named += [] if fits is None else [fits]
+            consents += [] if copied is None else [copied]
+            bad = fits is False or copied is False
+            right += [box.valid and not bad for box in found if box.names_terms]
+            sampled += [turn.sampled] if turn.sampled else []
+        boxing += sum(boxed) > valid_before
         first += offers[:1]
-    lengths = statistics.quantiles([len(s.token_ids) for s in sampled], n=20)
+    lengths = statistics.quantiles([len(s.token_ids or ()) for s in sampled], n=20)
     return Quality(
-        statistics.fmean(c.outcome.ending is Ending.AGREED for c in conversations),
-        statistics.fmean(discounted_return(c, 0.9, "agent_turn") for c in conversations),
-        statistics.fmean(c.j_star["agent_turn"] for c in conversations),
-        statistics.fmean(boxed),
-        statistics.fmean(sums) if sums else float("nan"),
-        statistics.fmean(first),
-        statistics.pstdev(first),
-        (lengths[0], lengths[9], lengths[18]),
-        statistics.fmean(s.finish != "stop" for s in sampled),
+        n=len(conversations),
+        agreement=_mean([c.outcome.ending is Ending.AGREED for c in conversations]),
+        j=_mean([discounted_return(c, GAMMA, "agent_turn") for c in conversations]),
+        j_star=_mean([c.j_star["agent_turn"] for c in conversations]),
+        boxing=boxing / len(conversations),
+        valid_boxes=_mean(boxed),
+        right_boxes=_mean(right),
+        right_words=_mean(named),
+        copied=_mean(consents),
+        first_offer=_mean(first),
+        spread=statistics.pstdev(first),
+        tokens=(lengths[0], lengths[9], lengths[18]),
+        truncated=_mean([s.finish != "stop" for s in sampled]),
     )
 
 
-def agent_boxes(text: str, scenario: Scenario) -> list[tuple[bool, float | None]]:
-    """(valid, offered part in [0, 1]) of each box of an agent's message; no part for ACCEPT etc."""
-    out: list[tuple[bool, float | None]] = []
-    for body in boxes(text):
-        if body in ("NO DEAL", "ACCEPT", "REJECT"):
-            out.append((body == "NO DEAL" or scenario.environment == "deal_or_no_deal", None))
-            continue
-        terms = body.removeprefix("AGREED:").strip()
-        share = _money(terms, scenario) if scenario.environment == "ultimatum" else None
-        if scenario.environment == "deal_or_no_deal":
-            share = _worth(terms, scenario)
-        out.append((share is not None, share))
-    # A marker that is never closed is no box for the game, but it was meant as one.
-    return out + [(False, None)] * (text.count("\\boxed") - len(out))
+def _spoken(conversation: Conversation) -> list[tuple[int, Turn]]:
+    turns = enumerate(conversation.turns)
+    return [(i, t) for i, t in turns if t.role is Role.AGENT and not t.scripted]
 
 
-def _money(terms: str, scenario: Scenario) -> float | None:
-    cents = amount_cents(terms.removeprefix("split=")) if terms.startswith("split=") else None
-    pool = 100 * int(scenario.facts["pool"])
-    return cents / pool if cents is not None and cents <= pool else None
-
-
-def _worth(terms: str, scenario: Scenario) -> float | None:
-    facts = scenario.facts
-    found = partition(terms, ("book", "hat", "ball"), tuple(facts["counts"]))
-    if found is None:
-        return None
-    return sum(n * int(v) for n, v in zip(found[0], facts["agent_values"], strict=True)) / 10
-
-
-_AMOUNT = re.compile(r"\$(\d+)")
-_ITEM = re.compile(r"(\d) (book|hat|ball)")
-
-
-def right_sums(text: str, scenario: Scenario) -> list[bool]:
-    """Whether what is said in words fits the box of the same message; empty if nothing is said."""
-    words, _, rest = text.partition("\\boxed{AGREED:")
-    if not rest:
-        return []
-    if scenario.environment == "ultimatum":
-        box = _AMOUNT.search(rest)
-        said = {int(a) for a in _AMOUNT.findall(words)}
-        if not said or not box:
-            return []
-        x = int(box[1])
-        return [said <= {x, scenario.facts["pool"] - x}]
-    named = {i: int(n) for n, i in _ITEM.findall(words)}
-    sides = re.findall(r"book=(\d+) hat=(\d+) ball=(\d+)", rest)
-    if not named or len(sides) != 2:
-        return []
-    said_counts = tuple(named.get(i, 0) for i in ("book", "hat", "ball"))
-    return [said_counts in [tuple(int(n) for n in side) for side in sides]]
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else math.nan

@@ -17,7 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from iterpo.domain import Message, derive
+from iterpo.domain import derive
+from nano_pretraining.corpus import Lesson
 from nano_pretraining.tokenizer import CONTEXT, END_OF_TURN, PAD, START_OF_TURN
 
 __all__ = ["Progress", "Row", "Shape", "TrainingPlan", "build_model", "encode_row", "train"]
@@ -83,16 +84,20 @@ class Progress:
     """Processed tokens per second, padding left out."""
 
 
-def encode_row(messages: Sequence[Message], tokenizer: PreTrainedTokenizerFast) -> Row:
-    """Tokens of a chat as the template renders it; the mask covers own replies only."""
+def encode_row(lesson: Lesson, tokenizer: PreTrainedTokenizerFast) -> Row:
+    """Tokens of a chat as the template renders it; the mask covers own replies only.
+
+    The scripted opening is no own reply: it is given, and may hold any text.
+    """
     start, end = tokenizer.convert_tokens_to_ids([START_OF_TURN, END_OF_TURN])
     ids: list[int] = []
     own: list[bool] = []
-    for message in messages:
+    for i, message in enumerate(lesson.messages):
         header = [start, *tokenizer.encode(f"{message.role}\n", add_special_tokens=False)]
         body = [*tokenizer.encode(message.content, add_special_tokens=False), end]
         ids += header + body
-        own += [False] * len(header) + [message.role == "assistant"] * len(body)
+        mine = message.role == "assistant" and i >= lesson.first
+        own += [False] * len(header) + [mine] * len(body)
     return Row(np.array(ids, dtype=np.uint16), np.array(own))
 
 
