@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from iterpo.agents.base import Reply, Seat
-from iterpo.agents.scripted import Move, ScriptedPartner, decide
+from iterpo.agents.scripted import Move, ScriptedPartner, _asks, decide
 from iterpo.agents.wording import TEMPLATES, SpeechAct
 from iterpo.agents.yardsticks import FirstCounter, Oracle, RandomOffer
 from iterpo.domain import Ending, Role, Split, Turn, View, derive, discounted_return
@@ -272,6 +272,28 @@ def test_moves_of_the_divider() -> None:
     assert done.value.value.text.startswith(
         "I care most about hats, then balls, and least about books."
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("What do you want?", True),
+        ("Do you need the hat?", True),
+        ("Hats are mine. And yours?", True),
+        ("How would you rank them?", True),
+        ("I like books. What about you?", True),
+        ("I want the hat. Deal?", False),
+        ("Shall we go on?", False),
+        ("I want books.", False),
+    ],
+)
+def test_questions_about_preferences_are_told_from_others(text: str, asks: bool) -> None:
+    assert _asks(text) is asks
+
+
+def test_the_last_counter_is_called_a_last_offer() -> None:
+    for template in TEMPLATES["full"]["last"]:
+        assert re.search("(?:last|final) offer", template, re.IGNORECASE)
 
 
 def test_with_nothing_left_to_offer_the_partner_rejects() -> None:

@@ -289,6 +289,11 @@ def test_counters_change_as_few_issues_as_possible() -> None:
         ("A3", None),
         ("B1 or B2?", None),
         ("Not B2", None),
+        ("No B2", None),
+        ("I refuse E5", None),
+        ("B2 is too much", None),
+        ("Either A1 or B2", None),
+        ("If you give me A1, I'll give you E5", (0, 2, 3, 3, 4)),
         ("I like restoration", None),
     ],
 )

@@ -130,8 +130,8 @@ class Move:
 
 _CONSENT = re.compile(r"\b(?:deal|agreed?|accept|yes|ok|okay|fine|sounds good)\b", re.IGNORECASE)
 _ASKED = re.compile(
-    r"\b(?:prefer\w*|values?|wants?|likes?|most|least|important|matters?|interest\w*|priorit\w+"
-    r"|favou?r\w*|care)\b|\byou$",
+    r"\b(?:prefer\w*|values?|wants?|needs?|likes?|loves?|most|least|important|matters?|interest\w*"
+    r"|priorit\w+|rank\w*|favou?r\w*|care)\b|\b(?:you|yours)$",
     re.IGNORECASE,
 )
 

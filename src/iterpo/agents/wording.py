@@ -65,7 +65,7 @@ _FULL: dict[SpeechAct, tuple[str, ...]] = {
         "This is my last offer: {box}",
         "I cannot move any further. Final offer: {box}",
         "Last offer from my side: {box}",
-        "We are out of time, so this is final: {box}",
+        "We are out of time, so this is my last offer: {box}",
         "My final word, and my last offer, is {box}",
         "Here is the last offer that I can make: {box}",
         "It is this or nothing. Last offer: {box}",

@@ -62,7 +62,13 @@ class Issue:
 
 
 _CLAUSE = re.compile(r"[;!?\n]|[.,](?=\s|$)")
-_DENIES = re.compile(r"\b(?:not|never|cannot|without|than|except|instead)\b|n't\b", re.IGNORECASE)
+_DENIES = re.compile(
+    r"\b(?:no|not|never|cannot|nor|neither|without|than|except|instead|hate|refuse|reject"
+    r"|impossible|unacceptable|out of the question|(?:any|every)thing but|all but"
+    r"|too (?:much|many|little|few|high|low|long|far))\b|n't\b",
+    re.IGNORECASE,
+)
+_EITHER = re.compile(r"\bor\b", re.IGNORECASE)
 _SEPARATOR = re.compile(r" ?[,;] ?| ")
 _FLAGS = re.IGNORECASE | re.ASCII
 
@@ -117,8 +123,8 @@ class Agenda:
     def said(self, text: str) -> tuple[int | None, ...] | None:
         """Options that a message offers outside its boxes, None for issues it leaves out.
 
-        None in all if it names no option, two for one issue, one that does not exist, or one in a
-        clause with a "not" or the like.
+        None in all if it names no option, two for one issue, one of a range, one that does not
+        exist, some with an "or" between them, or one in a clause with a "not" or the like.
         """
         return _said(self, text)
 
@@ -167,7 +173,7 @@ class Agenda:
 
     @cached_property
     def _mention(self) -> re.Pattern[str]:
-        end = r"(?!\w|[.,-][0-9])"
+        end = r"(?!\w|[.,–-][0-9]| ?(?:-|–|to|or) ?[$]?[0-9])"
         ways = []
         for i, issue in enumerate(self.issues):
             option = f"{issue.before}(?P<k{i}>{issue.choice}){issue.after}{end}"
@@ -176,7 +182,8 @@ class Agenda:
                 ways.append(f"{issue.bare}(?:(?P<b{i}>{issue.choice}){end}|[0-9])")
             elif issue.bare is not None:
                 ways.append(f"(?P<b{i}>{issue.choice}){end}")
-        return re.compile(rf"(?<![\w$])(?:{'|'.join(ways)})", _FLAGS)
+        # "my manager" and "our sales" are no positions.
+        return re.compile(rf"(?<![\w$])(?<!my )(?<!our )(?:{'|'.join(ways)})", _FLAGS)
 
 
 @remembered
@@ -190,6 +197,8 @@ def _said(agenda: Agenda, text: str) -> tuple[int | None, ...] | None:
     for clause in _CLAUSE.split(boxed.outside(text).replace("’", "'")):
         mentions = [agenda._option(found) for found in agenda._mention.finditer(clause)]
         if mentions and _DENIES.search(clause):
+            return None
+        if len(mentions) > 1 and _EITHER.search(clause):
             return None
         for i, option in mentions:
             if option is None or said.setdefault(i, option) != option:
