@@ -1,0 +1,282 @@
+"""Evidence: log-probs, distances and gains against plain computations, and whole verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from iterpo.domain import (
+    Conversation,
+    Ending,
+    Outcome,
+    PolicyRef,
+    Response,
+    Role,
+    Sampled,
+    Sampling,
+    State,
+    Turn,
+    decisions,
+)
+from iterpo.errors import BatchError
+from iterpo.methods import RoundBatch
+from iterpo.methods.evidence import _gain, _kl
+from iterpo.methods.likelihood import log_probs
+from iterpo.methods.verdict import VerdictConfig
+from iterpo.methods.workspace import FolderWorkspace, Settings
+from iterpo.models.backbone import load
+from iterpo.models.generation import generate
+from iterpo.models.lora import LoraSpec
+from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_improvement.base import ImproveConfig
+from methods.conftest import talk
+
+Q = QConfig(epochs=2, learning_rate=1e-2, hidden=16, heads=2, judge_fraction=0.5)
+IMPROVE = ImproveConfig(
+    lora=LoraSpec(r=4, alpha=4),
+    sampling=Sampling(max_new_tokens=5),
+    prompts_per_step=4,
+    group_size=4,
+    steps=2,
+    learning_rate=1e-2,
+    beta=0.1,
+)
+ASKED = VerdictConfig(states=6, candidates=2)
+
+
+def sampled_talks(policy: PolicyRef, n: int, sampling: Sampling) -> tuple[Conversation, ...]:
+    """Two actions each, really sampled by the policy, worth more the longer it speaks."""
+    backbone = load(policy)
+    out = []
+    for i in range(n):
+        turns = [Turn(Role.AGENT, "hello", scripted=True)]
+        for t in range(2):
+            turns.append(Turn(Role.PARTNER, f"offer {i} {t}"))
+            state = Conversation(
+                "", "", "toy", tuple(turns), Outcome(Ending.AGREED, 1.0), "be brief"
+            )
+            prompt = backbone.chat.prompt_ids(state.agent_view(len(turns)).messages())
+            got = generate(backbone, [prompt], sampling, [100 * i + t])[0]
+            how = Sampled(
+                got.token_ids, got.logprobs, sampling, "", len(prompt), policy.id, got.finish
+            )
+            turns.append(Turn(Role.AGENT, backbone.chat.decode(got.token_ids), sampled=how))
+        outcome = Outcome(Ending.AGREED, (i % 5) / 4, closing_message=len(turns) - 1)
+        name = f"0/k{i // 2}/{i % 2}"
+        out.append(
+            Conversation(
+                name, f"k{i // 2}", "toy", tuple(turns), outcome, "be brief", policy=policy.id
+            )
+        )
+    return tuple(out)
+
+
+@pytest.fixture(scope="module")
+def talks(policy: PolicyRef) -> tuple[Conversation, ...]:
+    return sampled_talks(policy, 16, Sampling(max_new_tokens=5))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probs_are_those_that_the_sampler_stored(policy: PolicyRef, temperature: float) -> None:
+    logged = sampled_talks(policy, 3, Sampling(temperature=temperature, max_new_tokens=5))
+    rows = [d for c in logged for d in decisions(c, 0.9)]
+    found = log_probs(
+        load(policy), [d.state for d in rows], [d.response for d in rows], temperature
+    )
+    for values, row in zip(found, rows, strict=True):
+        assert row.turn.sampled is not None
+        assert values == pytest.approx(row.turn.sampled.logprobs, abs=1e-4)
+
+
+def test_log_probs_are_those_of_one_plain_forward_pass_for_each_pair(
+    policy: PolicyRef, talks: tuple[Conversation, ...]
+) -> None:
+    backbone = load(policy)
+    rows = [d for c in talks[:3] for d in decisions(c, 0.9)]
+    states = [rows[0].state, *(d.state for d in rows), rows[0].state]
+    said = [Response("ok ok"), *(d.response for d in rows), Response("", ())]
+    found = log_probs(backbone, states, said, max_batch_tokens=90)
+    for state, response, values in zip(states, said, found, strict=True):
+        prompt = list(backbone.chat.prompt_ids(state.messages))
+        ids = list(backbone.chat.response_token_ids(response))
+        with torch.no_grad():
+            logits = backbone.model(torch.tensor([prompt + ids])).logits[0]
+        scores = torch.log_softmax(logits, -1)
+        plain = [float(scores[len(prompt) - 1 + j, token]) for j, token in enumerate(ids)]
+        assert values == pytest.approx(plain, abs=1e-5)
+    assert found[-1] == ()
+
+
+def test_the_distance_of_two_policies_by_hand() -> None:
+    """log old - log new is ln 2, then -ln 2: (2 - 1 - ln 2) + (1/2 - 1 + ln 2) = 1/2."""
+    ln2 = math.log(2)
+    assert _kl([(-2.0, -1.0)], [(-2.0 + ln2, -1.0 - ln2)]) == pytest.approx(0.5)
+    assert _kl([(-2.0, -1.0), (-1.0,)], [(-2.0 + ln2, -1.0 - ln2), (-1.0,)]) == pytest.approx(0.25)
+    # Averaged over the new policy's own draws it is KL(new || old), exactly.
+    new, old = (0.75, 0.25), (0.5, 0.5)
+    exact = sum(p * math.log(p / q) for p, q in zip(new, old, strict=True))
+    draws = [(math.log(new[k]),) for k in (0, 0, 0, 1)]
+    assert _kl(draws, [(math.log(0.5),)] * 4) == pytest.approx(exact)
+
+
+def test_a_gain_is_a_mean_over_states_of_differences_clustered_by_kernel() -> None:
+    """States a (+0.3, +0.1) and b (-0.1) in kernel k, c (+0.4) in l: means 0.2, -0.1, 0.4."""
+
+    def state(name: str, kernel: str) -> State:
+        return State(name, kernel, 1, ())
+
+    a, b, c = state("a", "k"), state("b", "k"), state("c", "l")
+    q: Any = SimpleNamespace(scores=lambda x: x[:, 0])
+    new = torch.tensor([[1.3], [1.1], [0.4], [1.4], [math.nan]])
+    old = torch.tensor([[1.0], [1.0], [0.5], [1.0], [1.0]])
+    found = _gain(q, [a, a, b, c, c], [new, old], 0.95)
+    assert found is not None
+    assert found.mean == pytest.approx(0.5 / 3)
+    # Deviations summed by kernel: -1/15 - ... = (0.2 - 0.1 - 2 m) and (0.4 - m), m the mean.
+    sums = (0.1 - 1 / 3, 0.4 - 0.5 / 3)
+    assert found.se == pytest.approx(math.sqrt((sums[0] ** 2 + sums[1] ** 2) * 2) / 3)
+    assert (found.n, found.clusters) == (3, 2)
+
+
+def judged(
+    folder: Path, policy: PolicyRef, talks: Sequence[Conversation], q: QConfig = Q, **improve: Any
+) -> Any:
+    batch = RoundBatch(0, tuple(talks), policy)
+    settings = Settings(q, replace(IMPROVE, **improve), verdict=ASKED)
+    workspace = FolderWorkspace(folder, settings)
+    reward = workspace.fit_q(policy, batch)
+    new = workspace.improve(policy, batch, reward=reward)
+    first = workspace.verdict(policy, new, batch)
+    again = FolderWorkspace(folder, settings).verdict(policy, new, batch)
+    assert first == again, "after an interruption the same verdict"
+    return first
+
+
+def test_an_update_is_judged_by_what_it_never_saw(
+    policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path
+) -> None:
+    found = judged(tmp_path, policy, talks).evidence
+    assert found.moved
+    assert found.kl > 0
+    assert found.logprob_gap < 1e-4
+    assert found.independent
+    assert found.counts["states"] == 6
+    assert found.counts["candidates"] == 12
+    assert found.counts["judge_conversations"] == found.counts["weighed"] == 8
+    assert None not in (found.judge_gain, found.q_gain, found.off_policy, found.first_order)
+    assert found.confidence == pytest.approx(1 - 0.05 / 3)
+    assert found.off_policy.n == 8
+    assert 1 <= found.off_policy.ess < 8
+
+
+def test_the_judge_is_fitted_on_what_q_never_saw_and_by_true_returns(
+    policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path, monkeypatch: Any
+) -> None:
+    from iterpo.methods import workspace as module
+
+    seen: list[tuple[set[str], QConfig]] = []
+    real = module.fit_q
+
+    def spy(backbone: Any, conversations: Any, config: QConfig, *rest: Any) -> Any:
+        seen.append(({c.id for c in conversations}, config))
+        return real(backbone, conversations, config, *rest)
+
+    monkeypatch.setattr(module, "fit_q", spy)
+    judged(tmp_path, policy, talks, replace(Q, shuffle_returns=True, pessimism=1.0))
+    (ours, trained), (theirs, judge) = seen
+    assert not ours & theirs
+    assert ours | theirs == {c.id for c in talks}
+    assert trained.shuffle_returns
+    assert not judge.shuffle_returns
+    assert (trained.pessimism, judge.pessimism) == (1.0, 0.0)
+    assert trained.seed != judge.seed
+
+
+def test_a_policy_that_did_not_move_is_unchanged(
+    policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path
+) -> None:
+    found = judged(tmp_path, policy, talks, learning_rate=1e-30)
+    assert found.verdict == "unchanged"
+    assert "exactly like" in found.why
+    assert found.evidence.kl == pytest.approx(0.0, abs=1e-9)
+    assert found.evidence.judge_gain.mean == pytest.approx(0.0, abs=1e-6)
+    assert found.evidence.off_policy.gain.mean == pytest.approx(0.0, abs=1e-5)
+    assert found.evidence.off_policy.ess == pytest.approx(8, abs=1e-3)
+
+
+def test_pain_62_a_text_only_log_gets_a_judge_but_no_ratio(
+    policy: PolicyRef, batch: RoundBatch, tmp_path: Path
+) -> None:
+    found = judged(tmp_path, policy, batch.conversations).evidence
+    assert found.judge_gain is not None
+    assert (found.off_policy, found.first_order) == (None, None)
+    assert any("no token ids" in note for note in found.notes)
+
+
+def test_a_log_that_another_policy_sampled_is_not_weighed(
+    policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path
+) -> None:
+    def claimed(turn: Turn) -> Turn:
+        if turn.sampled is None or turn.sampled.logprobs is None:
+            return turn
+        other = tuple(p - 0.1 for p in turn.sampled.logprobs)
+        return replace(turn, sampled=replace(turn.sampled, logprobs=other))
+
+    strange = [replace(c, turns=tuple(claimed(t) for t in c.turns)) for c in talks]
+    found = judged(tmp_path, policy, strange).evidence
+    assert found.logprob_gap == pytest.approx(0.1, abs=1e-4)
+    assert found.off_policy is None
+    assert any("differ from the old policy" in note for note in found.notes)
+
+
+def test_without_a_judge_nothing_is_called_improved(
+    policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path
+) -> None:
+    found = judged(tmp_path, policy, talks, replace(Q, judge_fraction=0.0))
+    assert found.verdict in ("unchanged", "refused")
+    assert not found.evidence.independent
+    assert not (tmp_path / "judge").exists()
+
+
+def test_a_judge_that_cannot_be_fitted_is_told_and_the_update_goes_on(
+    policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path, monkeypatch: Any
+) -> None:
+    from iterpo.methods import workspace as module
+
+    real = module.fit_q
+
+    def only_q(backbone: Any, conversations: Any, config: QConfig, *rest: Any) -> Any:
+        if config.judge_fraction == 0:
+            raise BatchError("all 16 returns are 1")
+        return real(backbone, conversations, config, *rest)
+
+    monkeypatch.setattr(module, "fit_q", only_q)
+    found = judged(tmp_path, policy, talks)
+    assert found.evidence.judge_gain is None
+    assert found.evidence.notes == ("no judge: all 16 returns are 1",)
+    assert found.evidence.counts["judge_conversations"] == 0
+    assert found.evidence.off_policy is not None
+
+
+def test_no_states_no_verdict(policy: PolicyRef, batch: RoundBatch, tmp_path: Path) -> None:
+    settings = Settings(Q, IMPROVE, verdict=VerdictConfig(states=0))
+    assert FolderWorkspace(tmp_path, settings).verdict(policy, policy, batch) is None
+
+
+def test_a_batch_of_explored_conversations_only_is_unchanged_and_told(
+    policy: PolicyRef, tmp_path: Path
+) -> None:
+    turns = talk(1).turns
+    explored = replace(talk(1), turns=(*turns[:-1], replace(turns[-1], off_policy=True)))
+    batch = RoundBatch(0, (explored,), policy)
+    found = FolderWorkspace(tmp_path, Settings(QConfig(), IMPROVE)).verdict(policy, policy, batch)
+    assert found is not None
+    assert found.verdict == "unchanged"
+    assert "without exploration" in found.why
