@@ -64,7 +64,7 @@ class SingleAgentEnv:
         """
         if not scenarios:
             raise ConfigError("scenarios: given none; accepted: at least one kernel")
-        self.metadata: dict[str, Any] = {"render_modes": ["ansi"]}
+        self.metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
         self.render_mode = "ansi"
         self._environment = environment
         self._partner = partner
