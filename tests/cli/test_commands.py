@@ -106,11 +106,9 @@ def test_a_signal_to_end_says_how_to_go_on(
 ) -> None:
     number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_DFL)
-    monkeypatch.setattr(
-        "iterpo.experiments.results.read_run", lambda _: os.kill(os.getpid(), number)
-    )
+    monkeypatch.setattr("iterpo.cli.plans.read_plan", lambda *_: os.kill(os.getpid(), number))
     try:
-        done = call("show", "anything")
+        done = call("run", "anything")
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
@@ -124,9 +122,13 @@ def test_an_interrupt_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     monkeypatch.setattr("iterpo.experiments.results.read_run", interrupted)
-    done = call("show", "x")
+    monkeypatch.setattr("iterpo.cli.plans.read_plan", interrupted)
+    done = call("run", "x")
     assert done.exit_code == 130
     assert "--resume" in done.stderr
+    done = call("show", "x")
+    assert done.exit_code == 130
+    assert done.stderr.strip() == "iterpo: interrupted.", "there is nothing to resume"
 
 
 def test_errors_of_our_own_making_are_not_hidden(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,29 @@ def test_messages_are_printed_when_they_are_spoken() -> None:
         finally:
             process.kill()
             process.communicate()
+
+
+def test_one_ctrl_c_ends_a_chat_that_waits_for_a_line() -> None:
+    """asyncio's own handler would only cancel, which a blocking read never notices."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "iterpo", "chat", "--as", "agent"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        while not process.stdout.readline().startswith("partner> "):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=20)  # before anything closes its standard input
+        _, told = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert told.strip() == "iterpo: interrupted."
 
 
 SPEAKERS = {

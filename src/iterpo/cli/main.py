@@ -46,7 +46,7 @@ class _Guarded(TyperGroup):
             code = int(stop.args[0]) if stop.args else 130
             how = "interrupted" if code == 130 else "ended by a signal"
             with contextlib.suppress(OSError):  # a terminal that was closed can't be told
-                remark(f"\niterpo: {how}. Finished work is kept; add --resume to go on.")
+                remark(f"\niterpo: {how}.{self._how_to_go_on(ctx)}")
             raise typer.Exit(code) from None
         except (IterpoError, ModuleNotFoundError) as error:
             message = _message(error)
@@ -57,25 +57,37 @@ class _Guarded(TyperGroup):
             remark(f"iterpo: {message}")
             raise typer.Exit(2) from None
 
+    def _how_to_go_on(self, ctx: Any) -> str:
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        if command is None or "resume" not in [parameter.name for parameter in command.params]:
+            return ""
+        return " Finished work is kept; add --resume to go on."
+
 
 @contextlib.contextmanager
 def _ending_when_told() -> Iterator[None]:
-    """SIGTERM and a closed terminal end a command as Ctrl-C does: children first, with a word."""
+    """Ctrl-C, SIGTERM and a closed terminal end a command at once: children first, with a word.
+
+    Python's own handler of Ctrl-C would not do: under it ``asyncio.run`` only cancels, which
+    reaches neither a person's input line nor a running generate call.
+    """
 
     def stop(number: int, _: object) -> None:
         raise KeyboardInterrupt(128 + number)
 
-    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    in_charge = threading.current_thread() is threading.main_thread()
+    names = ("SIGINT", "SIGTERM", "SIGHUP") if in_charge else ()
     wanted = [number for name in names if (number := getattr(signal, name, None)) is not None]
     # One that is ignored stays so: `nohup iterpo run` outlives its terminal.
-    taken = [number for number in wanted if signal.getsignal(number) is signal.SIG_DFL]
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    taken = {n: handler for n in wanted if (handler := signal.getsignal(n)) in usual}
     for number in taken:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in taken.items():
+            signal.signal(number, handler)
 
 
 def _message(error: IterpoError | ModuleNotFoundError) -> str | None:
