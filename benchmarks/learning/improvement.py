@@ -163,7 +163,7 @@ def with_regret(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def summarise(records: list[dict[str, Any]]) -> str:
-    """Held-out J by round, gain of the selected round over base and regret closed, by game and arm."""
+    """Held-out J by round, gain of the selected round and regret closed, by game and arm."""
     held = [r for r in records if r["split"] == "heldout"]
     base = {(r["game"], r["seed"]): r["J_agent_turn"] for r in held if r["arm"] == "base"}
     lines = []
