@@ -12,7 +12,7 @@ READY := $(VENV)/.iterpo-ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format reference wheel clean
+.PHONY: help setup demo test test-all check format reference nano wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ format: $(READY) ## format the code and repair what the linter can
 
 reference: $(READY) ## write the generated pages anew (docs/reference, the README's tree)
 	@$(BIN)/python scripts/make_reference.py
+
+nano: $(READY) ## train the embedded model anew (one core, about half an hour; a killed run goes on)
+	@$(BIN)/python scripts/pretrain_nano.py --out src/iterpo/models/nano
 
 wheel: $(READY) ## build the wheel into dist/
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation -w dist .

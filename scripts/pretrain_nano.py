@@ -35,13 +35,14 @@ def main() -> None:
     """Parse the options and run the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
-    parser.add_argument("--dialogues", type=int, default=7_000, help="per game")
+    parser.add_argument("--dialogues", type=int, default=5_000, help="per game")
     parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--vocab", type=int, default=1280)
     parser.add_argument("--scratch", type=Path, default=Path("runs/nano-pretraining"))
     parser.add_argument("--conversations", type=int, default=400, help="per row of the table")
+    parser.add_argument("--data-dir", help="data sets to measure on as well; none is learnt from")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     console = Console(width=110 if not sys.stdout.isatty() else None)
@@ -71,7 +72,8 @@ def main() -> None:
     console.print(f"trained in {time.monotonic() - began:.0f} s")
     save(model, tokenizer, options.out)
     shutil.rmtree(options.scratch, ignore_errors=True)
-    console.print(quality_table(options.out, options.conversations, options.seed))
+    table = quality_table(options.out, options.conversations, options.seed, options.data_dir)
+    console.print(table, soft_wrap=True, highlight=False)
 
 
 def corpus(n_per_game: int, seed: int, console: Console) -> list[Lesson]:

@@ -34,7 +34,7 @@ class Habits:
 
 HABITS: Mapping[str, Habits] = {
     "ultimatum": Habits(greed=2.0, eager=0.26, final=0.35, leave=0.05, talk=0.10),
-    "craigslist": Habits(greed=2.0, eager=0.09, final=0.25, leave=0.09, talk=0.10),
+    "craigslist": Habits(greed=2.0, eager=0.09, final=0.25, leave=0.11, talk=0.10),
     "deal_or_no_deal": Habits(greed=3.0, eager=0.24, final=0.35, leave=0.05, talk=0.30),
     "casino": Habits(greed=3.0, eager=0.20, final=0.35, leave=0.06, talk=0.30),
     "job_interview": Habits(greed=6.0, eager=0.22, final=0.35, leave=0.05, talk=0.30),

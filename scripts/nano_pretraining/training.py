@@ -44,7 +44,7 @@ class TrainingPlan:
 
     seed: int = 0
     """Seed of the initial weights and of the order of the rows."""
-    steps: int = 1000
+    steps: int = 1450
     """Optimiser steps."""
     batch_rows: int = 24
     """Rows per step."""

@@ -12,11 +12,9 @@ __all__ = ["in_words", "taste"]
 
 
 def in_words(position: Position, terms: Terms, rng: random.Random) -> dict[str, str]:
-    """Fields that name terms: ``x``, ``y``; ``mine``; or ``one``, ``two``."""
-    name, facts = position.scenario.environment, position.scenario.facts
-    if name == "ultimatum":
-        return {"x": _dollars(terms), "y": _dollars(100 * facts["pool"] - terms)}
-    if name == "craigslist":
+    """Fields that name terms: ``x``; ``mine``; or ``one``, ``two``."""
+    name = position.scenario.environment
+    if name in ("ultimatum", "craigslist"):
         return {"x": _dollars(terms)}
     if name == "deal_or_no_deal":
         pairs = zip(deal_or_no_deal.ITEMS, terms, strict=True)

@@ -1,4 +1,4 @@
-"""Phrasings of Ultimatum: ``{x}`` is the agent's share, ``{y}`` the other's."""
+"""Phrasings of Ultimatum: ``{x}`` is the agent's share."""
 
 from __future__ import annotations
 
