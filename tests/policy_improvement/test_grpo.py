@@ -2,96 +2,36 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save
 
 from iterpo.domain import Response, Sampling, State
 from iterpo.errors import BatchError, ConfigError, ContextOverflowError, ResumeError, TrainingError
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import save_policy
 from iterpo.models.generation import generate
-from iterpo.models.lora import LoraSpec
 from iterpo.policy_improvement import _trl
-from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, improve
 from iterpo.policy_improvement.grpo import plan_steps, visiting_order
+from policy_improvement.runs import (
+    BASE,
+    ONE_SGD_STEP,
+    STATES,
+    Run,
+    Scores,
+    Stopped,
+    difference,
+    share_of_w7,
+    stops_at,
+    tied,
+    varied,
+    weights,
+)
 from policy_improvement.tiny import MakeBackbone, state, write_model
-
-Scores = list[float | None]
-
-STATES = [state(i, words=1 + i % 4) for i in range(8)]
-BASE = ImproveConfig(
-    lora=LoraSpec(r=4, alpha=8),
-    sampling=Sampling(max_new_tokens=6),
-    prompts_per_step=4,
-    group_size=4,
-    steps=2,
-    learning_rate=1e-2,
-    clipped_ratio_alarm=1.0,
-)
-ONE_SGD_STEP = replace(
-    BASE, steps=1, learning_rate=1.0, grpo={"optim": "sgd", "max_grad_norm": 0.0}
-)
-
-
-def share_of_w7(states: Sequence[State], responses: Sequence[Response]) -> Scores:
-    return [r.text.split().count("w7") / 6 for r in responses]
-
-
-def varied(states: Sequence[State], responses: Sequence[Response]) -> Scores:
-    return [sum(r.token_ids or ()) % 7 / 7 for r in responses]
-
-
-def tied(states: Sequence[State], responses: Sequence[Response]) -> Scores:
-    return [0.4] * len(responses)
-
-
-class Run:
-    """One improvement with everything that it reported."""
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        workdir: Path,
-        config: ImproveConfig = BASE,
-        reward: Callable[..., Any] = varied,
-        states: Sequence[State] = STATES,
-    ) -> None:
-        self.rows: dict[int, dict[str, float]] = {}
-        self.ticks: list[tuple[int, int]] = []
-        self.result: ImproveResult = improve(
-            backbone,
-            states,
-            reward,
-            config,
-            workdir=workdir,
-            record=lambda step, metrics: self.rows.__setitem__(step, dict(metrics)),
-            progress=lambda done, total, metrics: self.ticks.append((done, total)),
-        )
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        return weights(self.result.model)
-
-    def bytes(self) -> bytes:
-        return save(self.weights())
-
-
-def weights(model: Any, adapter: str = "default") -> dict[str, torch.Tensor]:
-    return {
-        name: value.detach().clone()
-        for name, value in model.named_parameters()
-        if f".{adapter}." in name
-    }
-
-
-def difference(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> float:
-    assert a.keys() == b.keys()
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 def test_a_rewarded_token_becomes_more_probable(
@@ -502,22 +442,6 @@ def test_pain_51_the_reference_is_the_policy_that_collected_the_batch(
     assert difference(before, weights(again.model, "policy")) == 0
     started_from = {n.replace(".policy.", ".default."): w for n, w in before.items()}
     assert difference(started_from, second.weights()) > 1e-3
-
-
-class Stopped(Exception):  # noqa: N818
-    """Stands for a kill."""
-
-
-def stops_at(step: int) -> Callable[..., Scores]:
-    calls: list[int] = []
-
-    def reward(states: Sequence[State], responses: Sequence[Response]) -> Scores:
-        calls.append(1)
-        if len(calls) == step:
-            raise Stopped
-        return varied(states, responses)
-
-    return reward
 
 
 @pytest.mark.parametrize(("every", "beta"), [(0, 0.1), (1, 0.0), (2, 0.1)])

@@ -345,8 +345,10 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         own = inputs["completion_mask"]
         if tempered:
             own = own * inputs["on_policy"].unsqueeze(1)
+        entropy = entropy_term(entropies, own, inputs["own_tokens"])
+        self.tally.entropy += float(entropy.detach())
         if bonus > 0:
-            loss = loss - bonus * entropy_term(entropies, own, inputs["own_tokens"])
+            loss = loss - bonus * entropy
         if tempered and weight > 0:
             in_loss = own * inputs.get("tool_mask", 1)
             reference = inputs["ref_per_token_logps"]

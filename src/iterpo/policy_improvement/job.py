@@ -60,6 +60,8 @@ class Tally:
     """Time by stage, of this process only."""
     latest: dict[str, float] = field(default_factory=dict)
     """Metrics of the latest sampled batch."""
+    entropy: float = 0.0
+    """Entropy in nats per token of the policy's own candidates; adds up over micro-batches."""
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -17,7 +17,6 @@ _METRICS = {
     "grad_norm": "grad_norm",
     "learning_rate": "learning_rate",
     "kl": "kl",
-    "entropy": "entropy",
     "ratio_clipped": "clip_ratio/region_mean",
 }
 
@@ -67,6 +66,8 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
         for ours, theirs in _METRICS.items():
             if logs.get(theirs) is not None:
                 metrics[ours] = float(logs[theirs])
+        # Not the trainer's own, which leaves out tied groups, where entropy goes first.
+        metrics["entropy"], self.tally.entropy = self.tally.entropy, 0.0
         step = int(state.global_step)
         metrics["drift_alarms"] = float(len(self.observer.watch.check(step, metrics)))
         if self.job.record is not None:

@@ -83,7 +83,8 @@ class Watch:
             told("kl", "kl_response", "KL to the round's policy (nats per response)", advice)
         if metrics.get("entropy", 0.0) < limits.entropy_share * self.first.get("entropy", 0.0):
             told("entropy", "entropy", "entropy (nats per token)", "an entropy_bonus holds it up")
-        length, before = (m.get("completion_tokens", 0.0) for m in (metrics, self.first))
+        before = self.first.get("completion_tokens", 0.0)
+        length = metrics.get("completion_tokens", before)
         if length > limits.length_factor * before or length * limits.length_factor < before:
             told("length", "completion_tokens", "mean length in tokens", "read some responses")
         if change("repeated_ngrams") > limits.repetition_rise:
