@@ -18,6 +18,7 @@ from iterpo.artifacts import open_sealed, seal
 from iterpo.domain import Conversation, Ending, Outcome, Role, Turn
 from iterpo.experiments import learn
 from iterpo.experiments.events import ignore
+from iterpo.experiments.lineage import policy_of_round, start_of_update
 from iterpo.experiments.plan import Plan, load_plan
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.store import write_conversations
@@ -35,9 +36,13 @@ def talk(i: int, round_: int = 0) -> Conversation:
     return Conversation(name, f"k{i}", "toy", tuple(turns), outcome, "be brief", round=round_)
 
 
-def log(run: Path, i: int) -> None:
+def log(run: Path, i: int, *, worse_by: int = 0) -> None:
     place = run / f"round-{i}" / "deploy" / "train"
-    write_conversations(place / "conversations.jsonl", [talk(k, i) for k in range(8)])
+    talks = [talk(k, i) for k in range(8)]
+    if worse_by:
+        lost = [replace(c.outcome, reward=(c.outcome.reward or 0) - worse_by) for c in talks]
+        talks = [replace(c, outcome=o) for c, o in zip(talks, lost, strict=True)]
+    write_conversations(place / "conversations.jsonl", talks)
     seal(place, "conversations", {})
 
 
@@ -94,3 +99,118 @@ def test_a_change_without_measure_is_null_in_json() -> None:
     batch: Any = SimpleNamespace(conversations=[flat])
     assert learn._q_change(_q(1.0), _q(0.5), batch) is None, "all returns are equal"
     assert json.dumps(learn._q_change(_q(1.0), _q(1.0), batch), allow_nan=False) == "0.0"
+
+
+def facts_of(run: Path, i: int) -> dict[str, Any]:
+    facts: dict[str, Any] = open_sealed(run / f"round-{i}/update")["facts"]
+    return facts
+
+
+def refusing(plan: Plan) -> Plan:
+    """Every update is refused: no policy that moves at all stays below this distance."""
+    return replace(plan, verdict=replace(plan.verdict, max_kl=1e-30, on_refused="discard"))
+
+
+def test_by_default_a_verdict_is_told_and_changes_nothing(plan: Plan, tmp_path: Path) -> None:
+    plan = replace(plan, stop_when_q_converged=None)
+    silent = replace(plan, verdict=replace(plan.verdict, states=0))
+    for name, p in (("told", plan), ("silent", silent)):
+        log(tmp_path / name, 0)
+        learn.update(tmp_path / name, p, "round-0/update", ignore)
+    told, quiet = (facts_of(tmp_path / name, 0) for name in ("told", "silent"))
+    assert told["verdict"] in ("unchanged", "refused")
+    assert told["evidence"]["counts"]["states"] > 0
+    assert "verdict" not in quiet
+    assert quiet["policy"] == told["policy"]
+    assert quiet["next"] == told["next"] == "policy"
+    for file in ("policy/adapter_model.safetensors", "q/head.safetensors", "q_health.json"):
+        one, other = (tmp_path / name / "round-0/update" / file for name in ("told", "silent"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_discarded_policy_is_not_deployed_and_the_next_update_has_both_logs(
+    plan: Plan, tmp_path: Path
+) -> None:
+    plan, run = refusing(plan), tmp_path / "run"
+    for i in (0, 1):
+        log(run, i)
+        learn.update(run, plan, f"round-{i}/update", ignore)
+    first, second = facts_of(run, 0), facts_of(run, 1)
+    assert (first["verdict"], first["next"]) == ("refused", "parent")
+    base = policy_of_round(run, plan, 0)
+    assert policy_of_round(run, plan, 1) == base == policy_of_round(run, plan, 2)
+    assert second["parent"] == base.id
+    assert (second["start_round"], second["batch_rounds"]) == (1, [0, 1])
+    assert second["q_health"]["rows"] == 2 * first["q_health"]["rows"]
+    assert "q_change" not in second, "the same policy's Q again is no convergence"
+    kept = replace(plan, verdict=replace(plan.verdict, on_refused="keep"))
+    log(tmp_path / "kept", 0)
+    learn.update(tmp_path / "kept", kept, "round-0/update", ignore)
+    assert facts_of(tmp_path / "kept", 0)["verdict"] == "refused"
+    assert policy_of_round(tmp_path / "kept", kept, 1).id == first["policy"]
+
+
+def test_an_update_after_a_fall_starts_from_the_best_round_with_a_smaller_step(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(plan, roll_back=replace(plan.roll_back, enabled=True))
+    run, rates = tmp_path / "run", []
+    real = learn.FolderWorkspace
+
+    def spy(folder: Path, settings: Any, progress: Any) -> Any:
+        rates.append(settings.improve.learning_rate)
+        return real(folder, settings, progress)
+
+    monkeypatch.setattr(learn, "FolderWorkspace", spy)
+    for i, worse_by in enumerate((0, 1, 2)):
+        log(run, i, worse_by=worse_by)
+        learn.update(run, plan, f"round-{i}/update", ignore)
+    base, fallen = policy_of_round(run, plan, 0), facts_of(run, 1)
+    assert "roll_back" not in facts_of(run, 0)
+    assert fallen["roll_back"]["rolls_back"]
+    assert fallen["roll_back"]["best_policy"] == base.id
+    assert fallen["roll_back"]["difference"]["mean"] == pytest.approx(-0.9)
+    assert (fallen["parent"], fallen["start_round"], fallen["batch_rounds"]) == (base.id, 0, [0])
+    # The log of round 0 again, with other draws: another policy, of the first generation too.
+    made = policy_of_round(run, plan, 2)
+    assert (made.parent, made.round) == (base.id, 1)
+    assert made.id == fallen["policy"] != facts_of(run, 0)["policy"]
+    lr = plan.improve.learning_rate
+    assert rates == pytest.approx([lr, lr / 2, lr / 4])
+    assert start_of_update(run, plan, 2) == base
+    assert "q_change" not in fallen
+
+
+def test_killed_at_any_moment_a_roll_back_ends_in_the_same_bytes(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After fitting Q, after improving, and after the verdict, before the seal."""
+    plan = replace(
+        refusing(plan), roll_back=replace(plan.roll_back, enabled=True),
+        q=replace(plan.q, judge_fraction=0.3),
+    )  # fmt: skip
+
+    workspace = learn.FolderWorkspace
+    moments = ((workspace, "improve"), (workspace, "verdict"), (learn, "seal"))
+
+    def play(run: Path, killed: bool) -> dict[str, bytes]:
+        for i, worse_by in enumerate((0, 1)):
+            log(run, i, worse_by=worse_by)
+            owner: tuple[Any, str]
+            for owner in moments if killed else ():
+                with monkeypatch.context() as m:
+                    m.setattr(*owner, _kill)
+                    with pytest.raises(KeyboardInterrupt):
+                        learn.update(run, plan, f"round-{i}/update", ignore)
+            learn.update(run, plan, f"round-{i}/update", ignore)
+        return {
+            str(p.relative_to(run)): p.read_bytes()
+            for p in sorted(run.rglob("*"))
+            if p.is_file() and "logs" not in p.parts
+        }
+
+    assert play(tmp_path / "a", killed=True) == play(tmp_path / "b", killed=False)
+
+
+def _kill(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

@@ -22,7 +22,7 @@ _MEASURES = (
 
 
 def print_rounds(run: RunFacts) -> None:
-    """One table for held-out and training kernels, and one for the health of Q."""
+    """Tables for held-out and training kernels, the health of Q, and the updates' verdicts."""
     for split, name in (("heldout", "Held-out kernels"), ("train", "Training kernels")):
         rows = [
             (
@@ -37,6 +37,7 @@ def print_rounds(run: RunFacts) -> None:
         columns = ("policy", *(title for _, title in _MEASURES), "talks")
         print_table(f"{name} (mean ± standard error)", columns, rows)
     _print_health(run)
+    _print_updates(run)
     if run.best_round is not None:
         say(f"* best collected J in {run.plan.q.discount_unit} units: the policy to deploy")
 
@@ -67,6 +68,66 @@ def _print_health(run: RunFacts) -> None:
     if rows:
         columns = ("Q health", "rows", "correlation", "rank corr.", "R²", "mse", "var. of returns")
         print_table("Q on conversations that it was not fitted on", columns, rows)
+
+
+def _print_updates(run: RunFacts) -> None:
+    """Where each policy comes from, and what was said of it before it was deployed."""
+    updates = [(r.round, r.update) for r in run.rounds if r.update and r.update.get("parent")]
+    rows = []
+    for _, update in updates:
+        seen = update.get("evidence", {})
+        rows.append(
+            (
+                update["policy"],
+                update["parent"],
+                update.get("verdict", "-"),
+                *(_interval(seen.get(k)) for k in ("judge_gain", "off_policy")),
+                number((seen.get("off_policy") or {}).get("ess")),
+                number(seen.get("kl")),
+                _share(seen.get("unseen_new")),
+            )
+        )
+    if rows:
+        columns = ("policy", "from", "verdict", "judge", "off-policy", "ess", "KL", "never tried")
+        print_table("Updates: what was known before they were deployed (gains)", columns, rows)
+    for i, update in updates:
+        if "verdict" in update:
+            say(f"round {i}: {update['verdict']}: {update['why']}")
+    for r in run.rounds:
+        told = _lineage(r.round, r.update or {})
+        if told:
+            say(told)
+
+
+def _lineage(i: int, update: dict[str, Any]) -> str:
+    """In words, where the next policy doesn't simply follow from pi_i."""
+    parts = []
+    start = update.get("start_round", i)
+    if start != i:
+        fell = update["roll_back"]["difference"]["mean"]
+        parts.append(
+            f"pi_{i} fell by {-fell:.3f}, so the update started again from pi_{start} "
+            f"({update['parent']})"
+        )
+    elif len(update.get("batch_rounds", ())) > 1:
+        rounds = ", ".join(map(str, update["batch_rounds"]))
+        parts.append(
+            f"{update['parent']} was deployed in rounds {rounds}: all their logs were used"
+        )
+    if update.get("next") == "parent":
+        parts.append(f"{update['policy']} was discarded: round {i + 1} deploys {update['parent']}")
+    return f"round {i}: " + "; ".join(parts) if parts else ""
+
+
+def _interval(told: dict[str, Any] | None) -> str:
+    if told is None:
+        return "-"
+    low, high = (number(told.get(end)) for end in ("low", "high"))
+    return f"{told['mean']:+.3f} [{low}, {high}]"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
 
 
 def print_timings(run: RunFacts) -> None:

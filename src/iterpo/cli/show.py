@@ -81,6 +81,12 @@ def credit_of_round(run: RunFacts, i: int, *, with_q: bool) -> Credit:
     gamma = open_sealed(fitted)["facts"]["config"]["gamma"]  # a method may have overruled it
     if not with_q:
         return Credit(gamma, unit)
+    start = (
+        open_sealed(fitted.parent)["facts"].get("start_round", i) if is_sealed(fitted.parent) else i
+    )
+    if start != i:
+        remark(f"Q is left out: round {i} was rolled back, so its update fitted that of pi_{start}")
+        return Credit(gamma, unit)
     try:
         from iterpo.experiments.lineage import policy_of_round
         from iterpo.methods.workspace import FolderWorkspace

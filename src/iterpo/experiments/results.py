@@ -27,7 +27,8 @@ class RoundFacts:
     deploy: dict[str, Any]
     """Facts of the deploy phase: policy, and measurements by split."""
     update: dict[str, Any] | None
-    """Facts of the update that followed, with ``q_health``; None after the last round."""
+    """Facts of the update that followed, with ``q_health``, ``verdict`` and its ``evidence``, and
+    the ``parent`` of the new policy; None after the last round."""
 
 
 @dataclass(frozen=True, slots=True)
