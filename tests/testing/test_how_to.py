@@ -112,7 +112,12 @@ def test_its_commands_work(installed: Path, command: str) -> None:
     said = _run(installed, "-m", "iterpo", *arguments)
     assert "Scheduling: two people look for a time to meet" in " ".join(said.split())
     if "show" in arguments:
-        for part in ("sch-42-train-0", "what the agent sees", "What each time is worth to you"):
+        for part in (
+            "It has no options.",
+            "sch-42-train-0",
+            "what the agent sees",
+            "What each time is worth to you",
+        ):
             assert part in said
 
 

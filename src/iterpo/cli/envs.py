@@ -78,7 +78,10 @@ def show(
     say(_sheet(game))
     say()
     columns = ("option", "value", "meaning")
-    print_table("Options", columns, [tuple(_text(v) for v in o.values()) for o in options])
+    if options:
+        print_table("Options", columns, [tuple(_text(v) for v in o.values()) for o in options])
+    else:
+        say("It has no options.")
     if missing:
         say(f"\nNo scenario can be shown: {missing}")
         return
