@@ -166,9 +166,9 @@ def test_temperatures_are_drawn_for_each_candidate_alone() -> None:
 ONE_TOKEN = replace(
     ONE_SGD_STEP,
     sampling=Sampling(temperature=0.4, max_new_tokens=1),
-    prompts_per_step=400,
+    prompts_per_step=200,
     group_size=8,
-    micro_batch=3200,
+    micro_batch=1600,
     candidate_temperatures=(0.4, 3.0),
     grpo={**ONE_SGD_STEP.grpo, "loss_type": "dr_grpo", "scale_rewards": "none"},
 )
@@ -177,8 +177,8 @@ ONE_TOKEN = replace(
 def test_training_on_tempered_candidates_moves_the_policy_as_its_own_would(
     make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """3,200 single tokens through the trainer against the sum over the vocabulary."""
-    same = [replace(STATES[0], conversation_id=f"c{i}") for i in range(400)]
+    """1,600 single tokens through the trainer against the sum over the vocabulary."""
+    same = [replace(STATES[0], conversation_id=f"c{i}") for i in range(200)]
 
     def by_token(states: Sequence[State], responses: Sequence[Response]) -> Scores:
         return [((r.token_ids or (0,))[0] * 7 % 25) / 25 for r in responses]
@@ -201,8 +201,7 @@ def test_training_on_tempered_candidates_moves_the_policy_as_its_own_would(
 
     monkeypatch.setattr(Observer, "candidate_weights", ones)
     wrong = moved("wrong")
-    print("RIGHT", (right - exact).norm() / exact.norm(), (wrong - exact).norm() / exact.norm())
-    assert (right - exact).norm() / exact.norm() < 0.15
+    assert (right - exact).norm() / exact.norm() < 0.1
     assert (wrong - exact).norm() / exact.norm() > 0.3
 
 
