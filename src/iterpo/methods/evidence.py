@@ -140,7 +140,7 @@ def _kl(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> float
 
 def _moved(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> bool:
     pairs = [(a, b) for x, y in zip(new, old, strict=True) for a, b in zip(x, y, strict=True)]
-    return any(abs(a - b) > 1e-6 for a, b in pairs)
+    return not pairs or any(abs(a - b) > 1e-6 for a, b in pairs)
 
 
 def _gap(old: Backbone, asked: Asked) -> float | None:

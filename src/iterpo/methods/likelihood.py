@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from iterpo.domain import Response, State
 from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone
-from iterpo.policy_evaluation.chains import TokenRow, batches, chain_rows
+from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
 from iterpo.policy_evaluation.features import pad
 
 __all__ = ["log_probs"]
@@ -57,26 +57,33 @@ def log_probs(
         )
     found: list[tuple[float, ...]] = [()] * len(rows)
     for batch in batches(chains, max_batch_tokens):
-        ids, mask = pad([chain.ids for chain in batch])
-        ids, mask = ids.to(policy.device), mask.to(policy.device)
-        # Only the positions before a response token are predicted from (the union over the batch).
-        wanted = sorted(
-            {p for chain in batch for read in chain.reads for p in range(read.start, read.end)}
-        )
-        place = {p: k for k, p in enumerate(wanted)}
-        logits = policy.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            use_cache=False,
-            logits_to_keep=torch.tensor(wanted, device=policy.device) - 1,
-        ).logits  # (b, wanted, V)
-        for k, chain in enumerate(batch):
-            for read in chain.reads:
-                at = [place[p] for p in range(read.start, read.end)]
-                scores = torch.log_softmax(logits[k, at].float() / temperature, dim=-1)
-                said = ids[k, read.start : read.end, None]
-                values = tuple(scores.gather(-1, said)[:, 0].tolist())
-                for row in read.rows:
-                    found[spoken[row]] = values
+        for row, values in _score(policy, batch, temperature):
+            found[spoken[row]] = values
     return found
+
+
+def _score(
+    policy: Backbone, batch: Sequence[Chain], temperature: float
+) -> Iterator[tuple[int, tuple[float, ...]]]:
+    ids, mask = pad([chain.ids for chain in batch])
+    ids, mask = ids.to(policy.device), mask.to(policy.device)
+    # Only the positions before a response token predict one (the union over the batch).
+    wanted = sorted(
+        {p for chain in batch for read in chain.reads for p in range(read.start, read.end)}
+    )
+    place = {p: k for k, p in enumerate(wanted)}
+    logits = policy.model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+        use_cache=False,
+        logits_to_keep=torch.tensor(wanted, device=policy.device) - 1,
+    ).logits  # (b, wanted, V)
+    for k, chain in enumerate(batch):
+        for read in chain.reads:
+            at = [place[p] for p in range(read.start, read.end)]
+            scores = torch.log_softmax(logits[k, at].float() / temperature, dim=-1)
+            said = ids[k, read.start : read.end, None]
+            values = tuple(scores.gather(-1, said)[:, 0].tolist())
+            for row in read.rows:
+                yield row, values
