@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +112,7 @@ SPEAKERS = {
     "play --partner oracle": "the partner can't be 'oracle'",
     "play --agent orcale": "first-counter",
     "play --agent http://localhost:1/v1": "URL#MODEL",
+    "play --agent ftp://me:hush@h/v1#m": "api_key_env",
     "play chess": "'chess'",
     "play --split test": "train, heldout",
     "play --top-p 0": "--top-p is 0.0",
@@ -132,6 +135,7 @@ def test_a_wrong_speaker_is_one_clean_message(call: Call, line: str, part: str) 
     assert done.exit_code == 2, done.output
     assert part in done.stderr
     assert "Traceback" not in done.output
+    assert "hush" not in done.output, "a password is not shown"
     assert not Path("x").exists(), "nothing is claimed for a batch that can't be played"
 
 
@@ -230,6 +234,67 @@ def test_a_batch_is_not_continued_with_another_partner(call: Call) -> None:
     other = call("collect", "--agent", "first-counter", *few, "--resume")
     assert other.exit_code == 2
     assert "other settings (agent)" in other.stderr
+
+
+def test_a_batch_in_which_all_failed_is_played_again(call: Call) -> None:
+    """Its cause was the server's; the message says to collect again, so that must work."""
+    few = ("--scenarios", "2", "--per-scenario", "1", "--out", "logs")
+    replies: dict[bool, Sent | str] = {True: Sent("no key", 401), False: "hm"}
+    down = True
+    with ChatServer(lambda asked: replies[down]) as server:
+        command = ("collect", "--agent", f"{server.base_url}#m", *few)
+        first = call(*command)
+        assert first.exit_code == 2
+        assert "collect again" in first.stderr
+        assert len(read_conversations(Path("logs"))) == 2, "the log says what went wrong"
+        down = False
+        again = call(*command, "--resume")
+    assert again.exit_code == 0, again.output
+    assert all(c.outcome.ending.scored for c in read_conversations(Path("logs")))
+    finished = call(*command, "--resume")
+    assert finished.exit_code == 2
+    assert "finished batch" in finished.stderr
+
+
+def test_failures_among_others_are_told(call: Call) -> None:
+    few = ("--scenarios", "8", "--per-scenario", "1", "--out", "logs")
+    with ChatServer(lambda a: Sent("no", 401) if "$100" in str(a.body) else "hm") as server:
+        done = call("collect", "--agent", f"{server.base_url}#m", *few)
+    assert done.exit_code == 0, done.output
+    failed = [c for c in read_conversations(Path("logs")) if not c.outcome.ending.scored]
+    assert 0 < len(failed) < 8
+    assert f"{len(failed)} of 8 conversations failed" in done.stderr
+    assert "HTTP 401" in done.stderr
+
+
+def test_a_file_is_no_folder_to_collect_into(call: Call) -> None:
+    Path("taken").write_text("")
+    for out in ("taken", "taken/logs"):
+        done = call("collect", "--agent", "oracle", "--out", out)
+        assert done.exit_code == 2
+        assert "lies at a file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "stdin", [b"hm \xff\n", "h\u00e9 \u2603\n".encode()], ids=["a stray byte", "other letters"]
+)
+@pytest.mark.parametrize("language", ["C", "C.UTF-8"])
+def test_bytes_that_the_terminal_lacks_end_no_chat(stdin: bytes, language: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-m", "iterpo", "chat", "--as", "agent"],
+        input=stdin,
+        capture_output=True,
+        env=os.environ | {"LC_ALL": language, "PYTHONCOERCECLOCALE": "0"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"you left" in done.stdout, done.stdout
+
+
+def test_a_chat_whose_input_was_closed_is_left(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iterpo.cli.chat.sys", SimpleNamespace(stdin=None, stdout=sys.stdout))
+    done = call("chat", "--as", "agent")
+    assert "you left" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -320,7 +321,13 @@ def _wrong_with(url: str) -> str:
             "holds a user name or password; leave it out and put the key into the environment "
             "variable that api_key_env names"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
+    if not all("!" <= c <= "~" for c in url):
+        return (
+            "holds a blank or a character outside ASCII; write it as xn--... in the name of the "
+            "machine, as %.. after it"
+        )
+    host = re.fullmatch(r"[0-9a-z._:%-]+", parts.hostname or "")
+    if parts.scheme not in ("http", "https") or not host or not port_is_fine:
         return f"{url!r:.80}; accepted: an http or https address, e.g. http://localhost:8000/v1"
     if parts.query or parts.fragment:
         return "has a part after '?' or '#'; accepted: an address without (no key belongs there)"

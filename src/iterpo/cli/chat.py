@@ -51,17 +51,18 @@ class _Person:
     async def reply(self, view: View) -> Reply:  # noqa: ARG002 - the person has read it all
         from iterpo.agents.base import Reply
 
-        while True:
+        while sys.stdin is not None:  # it is None where it was closed
             if sys.stdin.isatty():
                 sys.stdout.write("you> ")
             sys.stdout.flush()
             line = sys.stdin.readline()
             if not line:
-                raise _Left
+                break
             if line.strip():
                 if not sys.stdin.isatty():
                     say(f"you> {line.strip()}")
                 return Reply(line.strip())
+        raise _Left
 
     def close(self) -> None:
         """Nothing to free."""

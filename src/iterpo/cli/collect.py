@@ -23,7 +23,7 @@ from iterpo.cli.options import (
     read_sampling,
     read_split,
 )
-from iterpo.cli.output import estimate, examples, print_json, print_table, say
+from iterpo.cli.output import estimate, examples, print_json, print_table, remark, say
 
 if TYPE_CHECKING:
     from iterpo.collect import Tally
@@ -79,6 +79,7 @@ def command(
     use_threads(threads, speakers)
     seating = seat(game, *speakers, gamma=_GAMMA)
     played = _play(out, seating, kernels, asked)
+    _tell_failures(out, played)
     facts = measure(played, _GAMMA).to_dict()
     if as_json:
         print_json({"folder": str(out), "measurement": facts})
@@ -105,8 +106,13 @@ def _claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
     from iterpo.errors import ResumeError
 
     note = out / "collect.json"
-    begun = out.exists() and any(out.iterdir())
-    if is_sealed(out) or (begun and not (resume and note.is_file())):
+    if next((p for p in (out, *out.parents) if p.exists()), out).is_file():
+        raise ResumeError(f"{out} lies at a file, or below one; name another --out.")
+    if is_sealed(out):
+        raise ResumeError(
+            f"{out} holds a finished batch (iterpo measure {out}); name another --out."
+        )
+    if out.exists() and any(out.iterdir()) and not (resume and note.is_file()):
         raise ResumeError(
             f"{out} is not empty. Go on with a stopped batch with --resume, or name another --out."
         )
@@ -119,6 +125,20 @@ def _claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
                 "give the same ones, or name another --out."
             )
     write_atomic(note, json.dumps(asked, indent=1, sort_keys=True) + "\n")
+
+
+def _tell_failures(out: Path, played: Sequence[Conversation]) -> None:
+    """Say what failed; where everything did, --resume plays the batch again."""
+    from iterpo.artifacts import MANIFEST
+
+    failed = [c for c in played if not c.outcome.ending.scored]
+    if len(failed) == len(played):
+        (out / MANIFEST).unlink()
+    elif failed:
+        remark(
+            f"{len(failed)} of {len(played)} conversations failed and are left out of the means. "
+            f"The first one: {failed[0].outcome.detail}"
+        )
 
 
 def _play(

@@ -132,8 +132,9 @@ def _global_options(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    # Characters that the terminal's encoding lacks must not end a finished run with an error.
-    for stream in (sys.stdout, sys.stderr):
+    # Characters that the terminal's encoding lacks must not end a finished run with an error, nor
+    # a stray byte somebody's conversation.
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 

@@ -138,7 +138,7 @@ def read_speaker(spec: str, sampling: Sampling) -> Speaker:
         return Scripted()
     if spec in get_args(YardstickName):
         return Yardstick(cast(YardstickName, spec))
-    if re.match(r"https?:", spec, re.IGNORECASE):
+    if re.match(r"https?:|[a-z]+://", spec, re.IGNORECASE):
         return Served(_address(spec), sampling)
     try:
         if not spec.strip():  # an empty path would be the folder that we are in
