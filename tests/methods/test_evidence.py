@@ -44,7 +44,7 @@ IMPROVE = ImproveConfig(
     sampling=Sampling(max_new_tokens=5),
     prompts_per_step=4,
     group_size=4,
-    steps=2,
+    steps=1,
     learning_rate=1e-2,
     beta=0.1,
 )
@@ -153,10 +153,18 @@ def judged(
     workspace = FolderWorkspace(folder, settings)
     reward = workspace.fit_q(policy, batch)
     new = workspace.improve(policy, batch, reward=reward)
+    return workspace.verdict(policy, new, batch)
+
+
+def test_after_an_interruption_the_verdict_is_the_same(
+    policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path
+) -> None:
+    """One workspace has trained and still holds what it trained; the other finds it all stored."""
+    batch, settings = RoundBatch(0, talks, policy), Settings(Q, IMPROVE, verdict=ASKED)
+    workspace = FolderWorkspace(tmp_path, settings)
+    new = workspace.improve(policy, batch, reward=workspace.fit_q(policy, batch))
     first = workspace.verdict(policy, new, batch)
-    again = FolderWorkspace(folder, settings).verdict(policy, new, batch)
-    assert first == again, "after an interruption the same verdict"
-    return first
+    assert FolderWorkspace(tmp_path, settings).verdict(policy, new, batch) == first
 
 
 def test_an_update_is_judged_by_what_it_never_saw(
