@@ -41,10 +41,15 @@ def walled(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def write_log(path: Path) -> None:
-    """Twelve conversations, worth 0 to 1.1."""
+    """Twelve conversations, worth 0 to 1.1, no two alike."""
     write_conversations(
         path,
-        [replace(conversation(f"k{i}"), outcome=Outcome(Ending.AGREED, i / 10)) for i in range(12)],
+        [
+            replace(
+                conversation(f"k{i}"), outcome=Outcome(Ending.AGREED, i / 10), system=f"P1 pool={i}"
+            )
+            for i in range(12)
+        ],
     )
 
 
@@ -55,11 +60,11 @@ def test_fit_q_and_improve_work_from_a_file_without_any_game(tmp_path: Path, cal
     fitted = walled(
         tmp_path,
         *("fit-q", "log.jsonl", "--policy", "model", "--out", "work", "--gamma", "0.5"),
-        *("--set", "epochs=1", "--json"),
+        *("--set", "epochs=1", "--set", "judge_fraction=0.3", "--json"),
     )
     assert fitted.returncode == 0, fitted.stderr
     told = json.loads(fitted.stdout)
-    assert told["health"]["rows"] == 36, "three agent actions in each of twelve conversations"
+    assert told["health"]["rows"] == 24, "three agent actions in each of eight of the twelve"
     manifest = json.loads((tmp_path / "work" / "q" / "manifest.json").read_text())
     assert manifest["facts"]["config"]["gamma"] == 0.5
 
@@ -72,6 +77,9 @@ def test_fit_q_and_improve_work_from_a_file_without_any_game(tmp_path: Path, cal
     assert better.returncode == 0, better.stderr
     new = json.loads(better.stdout)
     assert new["parent"] == told["policy"]
+    assert new["verdict"] in ("unchanged", "refused")
+    assert new["evidence"]["judge_gain"], "judged by what was set aside"
+    assert new["evidence"]["off_policy"] is None, "this log holds no log-probabilities"
     assert (tmp_path / "work" / "policy" / "adapter_model.safetensors").is_file()
 
     # what is finished is never overwritten

@@ -29,8 +29,9 @@ def command(
 ) -> None:
     """Improve a policy on the logged states with Q as the reward; no simulator is touched.
 
-    Writes OUT/policy, an adapter that any --policy option takes. --set takes the keys of a plan's
-    `improve` section.
+    Writes OUT/policy, an adapter that any --policy option takes, and says whether it is better as
+    far as the log can tell: that needs a Q fitted with `--set judge_fraction=0.3`. --set takes the
+    keys of a plan's `improve` section.
     """
     from iterpo.artifacts import is_sealed
     from iterpo.cli.progress import Bars
@@ -52,9 +53,16 @@ def command(
     with Bars() as bars:
         workspace = FolderWorkspace(out, Operators(improve=config), bars.update)
         reward = workspace.stored_q(ref, folder)
-        new = workspace.improve(ref, RoundBatch(ref.round, batch, ref), reward=reward)
+        logged = RoundBatch(ref.round, batch, ref)
+        new = workspace.improve(ref, logged, reward=reward)
+        # What the Q was not fitted on is what its own settings set aside.
+        judging = FolderWorkspace(out, Operators(q=reward.config, improve=config), bars.update)
+        del workspace, reward  # their weights
+        found = judging.verdict(ref, new, logged)
+    told = found.to_dict() if found else {}
     if as_json:
-        print_json({"policy": str(out / "policy"), "id": new.id, "parent": ref.id})
+        print_json({"policy": str(out / "policy"), "id": new.id, "parent": ref.id, **told})
     else:
         say(f"{ref.id} became {new.id} in {out / 'policy'}")
+        say(f"{told.get('verdict', 'no verdict')}: {told.get('why', '')}")
         say(f"next: iterpo collect --policy {out / 'policy'} --out ... to see what it is worth")

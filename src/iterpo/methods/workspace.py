@@ -153,9 +153,10 @@ class FolderWorkspace:
         self, policy: PolicyRef, aside: tuple[Conversation, ...]
     ) -> tuple[QFunction | None, tuple[str, ...]]:
         """A second Q, fitted only on what was set aside; None where that can't be learnt from."""
-        if not aside:
-            return None, ()
         q = self.settings.q
+        if not aside:
+            copies = "all conversations are copies or of one kernel: none can be set aside"
+            return None, (copies,) if q.judge_fraction > 0 else ()
         config = replace(
             q,
             judge_fraction=0.0,
