@@ -264,3 +264,20 @@ def test_whoever_seats_no_local_model_needs_no_torch() -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("side", ["agent", "partner"])
+def test_settings_that_nothing_can_be_drawn_with_are_refused_before_a_batch(
+    game: Environment, side: str
+) -> None:
+    """Else every conversation of the batch would fail, each with the same words."""
+    bad = Served(EndpointConfig(URL, "qwen"), Sampling(temperature=float("nan"), top_p=0))
+    with pytest.raises(ConfigError) as caught:
+        if side == "agent":
+            seat(game, bad, Scripted())
+        else:
+            seat(game, Yardstick("first-counter"), bad)
+    assert str(caught.value).splitlines() == [
+        "qwen: sampling.temperature: given nan; accepted: 0 (greedy), or 0.001 to 1000",
+        "qwen: sampling.top_p: given 0; accepted: above 0, at most 1 (1 switches the nucleus off)",
+    ]

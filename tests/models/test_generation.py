@@ -191,6 +191,8 @@ def test_pain_12_a_prompt_that_does_not_fit_is_refused_before_anything_runs(
     "sampling",
     [
         Sampling(temperature=-1),
+        Sampling(temperature=1e-300),
+        Sampling(temperature=float("inf")),
         Sampling(temperature=float("nan")),
         Sampling(top_p=0),
         Sampling(top_p=1.5),

@@ -25,6 +25,9 @@ Scope = Literal["conversation", "action"]
 """``conversation``: the persona speaks throughout; ``action``: it says one message, the policy
 itself all others, so that the returns from there on are the policy's own."""
 
+_HEAVIEST = 1e9
+"""Largest weight of a value; sums stay finite."""
+
 
 def _evenly() -> dict[str, dict[str, float]]:
     return {trait: dict.fromkeys(values, 1.0) for trait, values in TRAITS.items()}
@@ -76,8 +79,10 @@ def _wrong_weights(trait: str, weights: Mapping[str, float]) -> Iterator[str]:
     for value, weight in weights.items():
         if value not in TRAITS[trait]:
             yield f"traits: given {trait}.{value}; accepted of {trait}: {', '.join(TRAITS[trait])}"
-        if not 0 <= weight < math.inf:
-            yield f"traits: given weight {weight!r} for {trait}.{value}; accepted: 0 or more"
+        if not 0 <= weight <= _HEAVIEST:
+            yield (
+                f"traits: given weight {weight!r} for {trait}.{value}; accepted: 0 to {_HEAVIEST:g}"
+            )
     if not any(weight > 0 for weight in weights.values()):
         yield f"traits: given no value of {trait} to draw; accepted: a weight above 0"
 

@@ -93,7 +93,9 @@ MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longest response of a mo
 Threads = Annotated[
     int | None,
     typer.Option(
-        min=1, help="CPU threads of models in this process; changes rounding, hence results."
+        min=1,
+        max=1024,
+        help="CPU threads of models in this process; changes rounding, hence results.",
     ),
 ]
 
@@ -140,6 +142,8 @@ def read_sampling(temperature: float, top_p: float, max_new_tokens: int) -> Samp
     from iterpo.domain import Sampling
     from iterpo.errors import ConfigError
 
-    if not 0 < top_p <= 1:
-        raise ConfigError(f"--top-p is {top_p}; accepted: above 0, at most 1 (1 is off)")
-    return Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)
+    sampling = Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)
+    if wrong := sampling.mistakes():
+        told = (text.partition(":") for text in wrong)
+        raise ConfigError("\n".join(f"--{n.replace('_', '-')}:{rest}" for n, _, rest in told))
+    return sampling

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from iterpo.domain.outcome import Outcome
 
@@ -48,6 +49,27 @@ class Sampling:
     """1 is neutral. Checkpoints that ship another default are overruled."""
     max_new_tokens: int = 64
     """Longest response in tokens, the stop token included."""
+
+    def mistakes(self) -> list[str]:
+        """What nothing can be drawn with, a line for each setting; empty if all is well.
+
+        >>> Sampling(top_k=-1).mistakes()
+        ['top_k: given -1; accepted: 0 (off) or more']
+        """
+        # Logits divided by less than a thousandth overflow half precision, and further down all.
+        usual = self.temperature == 0 or 1e-3 <= self.temperature <= 1e3
+        rules = {
+            "temperature": (usual, "0 (greedy), or 0.001 to 1000"),
+            "top_p": (0 < self.top_p <= 1, "above 0, at most 1 (1 switches the nucleus off)"),
+            "top_k": (self.top_k >= 0, "0 (off) or more"),
+            "repetition_penalty": (0 < self.repetition_penalty < inf, "above 0 (1 is neutral)"),
+            "max_new_tokens": (self.max_new_tokens >= 1, "1 or more"),
+        }
+        return [
+            f"{name}: given {getattr(self, name)!r}; accepted: {accepted}"
+            for name, (fine, accepted) in rules.items()
+            if not fine
+        ]
 
 
 @dataclass(frozen=True, slots=True)

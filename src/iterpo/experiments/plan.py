@@ -125,7 +125,7 @@ class PolicyPlan:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        _refuse(self, threads=(lambda v: v is None or v >= 1, "null, or 1 or more"))
+        _refuse(self, threads=(lambda v: v is None or 1 <= v <= 1024, "null, or 1 to 1024"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,15 +368,7 @@ _NATURAL: _Rule = (_at_least(0), "0 or more")
 
 
 def _unusable_sampling(sampling: Sampling) -> list[str]:
-    return _broken(
-        sampling,
-        "sampling.",
-        temperature=(_at_least(0), "0 (greedy) or more"),
-        top_p=(lambda v: 0 < v <= 1, "above 0, at most 1 (1 switches the nucleus off)"),
-        top_k=(_at_least(0), "0 (off) or more"),
-        repetition_penalty=(lambda v: v > 0, "above 0 (1 is neutral)"),
-        max_new_tokens=(_at_least(1), "1 or more"),
-    )
+    return [f"sampling.{mistake}" for mistake in sampling.mistakes()]
 
 
 def _refuse(owner: object, prefix: str = "", /, **rules: _Rule) -> None:

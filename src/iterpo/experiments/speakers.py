@@ -206,6 +206,7 @@ def check_seats(
         mistakes.append("an oracle reads the scripted partner's mind only; seat that one")
     if isinstance(agent, Yardstick):
         mistakes += _without_bargain(environment, agent)
+    mistakes += _unusable_sampling(agent)
     _refuse([*mistakes, *_against_partner(environment, partner)])
 
 
@@ -292,7 +293,15 @@ def _bound(partner: AgentFactory, gamma: float) -> JStar | None:
 def _against_partner(environment: Environment, partner: Speaker | AgentFactory) -> list[str]:
     if isinstance(partner, Yardstick):
         return [f"the partner can't be {partner.name!r}, which speaks for agents only"]
-    return _without_bargain(environment, partner) if isinstance(partner, Scripted) else []
+    if isinstance(partner, Scripted):
+        return _without_bargain(environment, partner)
+    return _unusable_sampling(partner)
+
+
+def _unusable_sampling(speaker: Speaker | AgentFactory) -> list[str]:
+    if not isinstance(speaker, Local | Served):
+        return []
+    return [f"{speaker_name(speaker)}: sampling.{text}" for text in speaker.sampling.mistakes()]
 
 
 def _without_bargain(environment: Environment, speaker: Scripted | Yardstick) -> list[str]:

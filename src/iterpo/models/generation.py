@@ -95,17 +95,7 @@ def _check(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence
         raise ModelError(f"{len(prompts)} prompts, but {len(seeds)} seeds; one each is needed")
     if any(len(p) == 0 for p in prompts):
         raise ModelError("an empty prompt can't be continued")
-    wrong = []
-    if not sampling.temperature >= 0:
-        wrong.append(f"temperature={sampling.temperature} (0 or more)")
-    if not 0 < sampling.top_p <= 1:
-        wrong.append(f"top_p={sampling.top_p} (in (0, 1])")
-    if sampling.top_k < 0:
-        wrong.append(f"top_k={sampling.top_k} (0 or more)")
-    if not sampling.repetition_penalty > 0:
-        wrong.append(f"repetition_penalty={sampling.repetition_penalty} (above 0)")
-    if sampling.max_new_tokens < 1:
-        wrong.append(f"max_new_tokens={sampling.max_new_tokens} (1 or more)")
+    wrong = sampling.mistakes()
     if wrong:
         raise ModelError("sampling settings out of range: " + ", ".join(wrong))
 
