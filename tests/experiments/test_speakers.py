@@ -272,11 +272,9 @@ def test_settings_that_nothing_can_be_drawn_with_are_refused_before_a_batch(
 ) -> None:
     """Else every conversation of the batch would fail, each with the same words."""
     bad = Served(EndpointConfig(URL, "qwen"), Sampling(temperature=float("nan"), top_p=0))
+    agent, partner = (bad, Scripted()) if side == "agent" else (Yardstick("first-counter"), bad)
     with pytest.raises(ConfigError) as caught:
-        if side == "agent":
-            seat(game, bad, Scripted())
-        else:
-            seat(game, Yardstick("first-counter"), bad)
+        seat(game, agent, partner)
     assert str(caught.value).splitlines() == [
         "qwen: sampling.temperature: given nan; accepted: 0 (greedy), or 0.001 to 1000",
         "qwen: sampling.top_p: given 0; accepted: above 0, at most 1 (1 switches the nucleus off)",
