@@ -15,6 +15,7 @@ import random
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,18 +26,28 @@ from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizer
 
 from iterpo.domain import derive
 from nano_pretraining.corpus import Lesson, dialogues, lessons
+from nano_pretraining.drill import drills
 from nano_pretraining.kernels import GAMES
 from nano_pretraining.report import quality_table
 from nano_pretraining.tokenizer import train_tokenizer
-from nano_pretraining.training import Progress, Shape, TrainingPlan, build_model, encode_row, train
+from nano_pretraining.training import (
+    Progress,
+    Row,
+    Shape,
+    TrainingPlan,
+    build_model,
+    encode_row,
+    train,
+)
 
 
 def main() -> None:
     """Parse the options and run the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
-    parser.add_argument("--dialogues", type=int, default=5_000, help="per game")
+    parser.add_argument("--dialogues", type=int, default=4_000, help="per game")
     parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
+    parser.add_argument("--drill-steps", type=int, default=200, help="steps of mere copying first")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--vocab", type=int, default=1280)
@@ -56,24 +67,38 @@ def main() -> None:
     )
     model = build_model(Shape(), tokenizer, options.seed)
     console.print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+    tokenizer.save_pretrained(options.scratch / "tokenizer")  # to look at checkpoints with
     plan = TrainingPlan(seed=options.seed, steps=options.steps)
+    short = replace(plan, steps=options.drill_steps, warmup=30)
+    drill_rows = [
+        encode_row(one, tokenizer)
+        for one in drills(chats, short.steps * short.batch_rows, options.seed)
+    ]
+    fit(model, drill_rows, short, options.scratch / "drill", console)
+    fit(model, rows, plan, options.scratch / "games", console)
+    save(model, tokenizer, options.out)
+    shutil.rmtree(options.scratch, ignore_errors=True)
+    table = quality_table(options.out, options.conversations, options.seed, options.data_dir)
+    console.print(table, soft_wrap=True, highlight=False)
+
+
+def fit(
+    model: LlamaForCausalLM, rows: list[Row], plan: TrainingPlan, scratch: Path, console: Console
+) -> None:
+    """Train on rows, with a progress bar."""
     began = time.monotonic()
     with Bar(*Bar.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn(),
              TextColumn("{task.fields[facts]}"), console=console) as bar:  # fmt: skip
-        task = bar.add_task("pretraining", total=plan.steps, facts="")
+        task = bar.add_task(scratch.name, total=plan.steps, facts="")
 
         def show(p: Progress) -> None:
             facts = f"loss {p.loss:.3f}  {p.tokens_per_s:,.0f} tokens/s"
             bar.update(task, completed=p.step, facts=facts)
             if not console.is_terminal and p.step % 50 == 0:
-                console.print(f"step {p.step}/{plan.steps}  {facts}")
+                console.print(f"{scratch.name}: step {p.step}/{plan.steps}  {facts}")
 
-        train(model, rows, plan, options.scratch, show)
-    console.print(f"trained in {time.monotonic() - began:.0f} s")
-    save(model, tokenizer, options.out)
-    shutil.rmtree(options.scratch, ignore_errors=True)
-    table = quality_table(options.out, options.conversations, options.seed, options.data_dir)
-    console.print(table, soft_wrap=True, highlight=False)
+        train(model, rows, plan, scratch, show)
+    console.print(f"{scratch.name}: {plan.steps} steps in {time.monotonic() - began:.0f} s")
 
 
 def corpus(n_per_game: int, seed: int, console: Console) -> list[Lesson]:

@@ -88,7 +88,7 @@ class Position:
     def round(self, cents: float, rng: random.Random) -> int:
         """An amount as people name it: round to the size of what is at stake."""
         if self.scenario.environment == "ultimatum":
-            step = 100 * self.scenario.facts["pool"] // (20 if rng.random() < 0.8 else 100)
+            step = 100 * int(self.scenario.facts["pool"]) // (20 if rng.random() < 0.8 else 100)
             return round(cents / step) * step
         price = float(self.scenario.facts["list_price"])
         size = 1.0

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from iterpo.domain import derive
+from nano_pretraining.copying import start_copying
 from nano_pretraining.corpus import Lesson
 from nano_pretraining.tokenizer import CONTEXT, END_OF_TURN, PAD, START_OF_TURN
 
@@ -44,7 +45,7 @@ class TrainingPlan:
 
     seed: int = 0
     """Seed of the initial weights and of the order of the rows."""
-    steps: int = 1450
+    steps: int = 1100
     """Optimiser steps."""
     batch_rows: int = 24
     """Rows per step."""
@@ -113,12 +114,17 @@ def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> 
         num_key_value_heads=shape.heads,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
+        # Slow rotations leave room for content that must match over hundreds of tokens.
+        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
         bos_token_id=None,
         eos_token_id=tokenizer.convert_tokens_to_ids(END_OF_TURN),
         pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
         initializer_range=0.04,
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    if shape.layers > 1:
+        start_copying(model, seed)
+    return model
 
 
 def train(

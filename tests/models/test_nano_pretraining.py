@@ -227,3 +227,18 @@ def test_the_loss_covers_the_speakers_own_replies_and_their_stop_token(lab: Any)
         assert words.decode(row.ids) == words.apply_chat_template(chat, tokenize=False)
         own = [m.content for m in lesson.messages[lesson.first :] if m.role == "assistant"]
         assert words.decode(row.ids[row.own]) == "".join(f"{text}<|im_end|>" for text in own)
+
+
+def test_it_starts_with_heads_that_look_at_the_token_before(lab: Any) -> None:
+    import torch
+
+    training = lab("training")
+    _, words = _rows(lab, 4, 500)
+    model = training.build_model(training.Shape(), words, seed=0).eval()
+    model.set_attn_implementation("eager")
+    ids = torch.randint(3, len(words), (2, 60), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        looks = model(input_ids=ids, output_attentions=True).attentions[0]  # (B, H, T, T)
+    before = looks.diagonal(offset=-1, dim1=2, dim2=3)  # (B, H, T - 1)
+    assert before[:, :2].mean() > 0.7
+    assert before[:, 2:].mean() < 0.2
