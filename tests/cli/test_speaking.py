@@ -154,6 +154,15 @@ def test_nano_gets_the_prompts_that_it_reads_and_that_is_said(call: Call) -> Non
     assert call("play", "--agent", "oracle").stderr == "", "nobody else needs them"
 
 
+def test_nano_warns_of_games_that_it_has_not_learned(call: Call) -> None:
+    short = ("--partner", "nano", "--max-new-tokens", "4")
+    warned = call("play", "alliance", *short, "--option", "prompt_style=full")
+    assert warned.exit_code == 0, warned.output
+    assert "nano has learned ultimatum and deal_or_no_deal only" in warned.stderr
+    assert "has learned" not in call("play", "ultimatum", *short).stderr
+    assert "has learned" not in call("play", "alliance", "--agent", "oracle").stderr
+
+
 def test_a_model_plays_itself(call: Call, tmp_path: Path) -> None:
     tiny = tiny_model(tmp_path / "tiny", max_position_embeddings=4096)
     both = ("--agent", str(tiny), "--partner", str(tiny), "--max-new-tokens", "4")

@@ -136,7 +136,8 @@ def _print_report(split: str, report: dict[str, Any]) -> None:
     if "missing" in report:
         say(f"\nNo data of the {split} split: {report['missing']}")
         return
-    say(f"\nData of the {split} split: {report['rows']} records, {report['scenarios']} scenarios")
+    found = f"{report['rows']} records with {report['scenarios']} scenarios"
+    say(f"\nData of the {split} split: read were {found}")
     for place in report["files"]:
         name = Path(place).name
         checksum = report["sha256"].get(name)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["game_for", "kernel_of", "make_game", "use_threads", "with_data"]
 
+_GAMES_OF_NANO = ("ultimatum", "deal_or_no_deal")
+
 
 def make_game(name: str, options: Mapping[str, Any]) -> Environment:
     """A game; where it reads a data set and none is named, ITERPO_DATA says where that is."""
@@ -28,7 +30,7 @@ def game_for(name: str, settings: Sequence[str] | None, speakers: Sequence[Speak
     """A game with the ``--option`` settings, worded for those who will play it.
 
     The embedded nano reads compact prompts only: where it plays and no ``prompt_style`` is given,
-    compact ones are taken, and that is said.
+    compact ones are taken, and that is said. So is that it plays a game it has not learned.
     """
     from iterpo.config import override
     from iterpo.experiments.speakers import is_nano
@@ -36,7 +38,11 @@ def game_for(name: str, settings: Sequence[str] | None, speakers: Sequence[Speak
     options = override({}, settings or ())
     game = make_game(name, options)
     style = getattr(game.options, "prompt_style", None)
-    if "prompt_style" in options or style in (None, "compact") or not any(map(is_nano, speakers)):
+    if not any(map(is_nano, speakers)):
+        return game
+    if name not in _GAMES_OF_NANO:
+        remark(f"nano has learned {' and '.join(_GAMES_OF_NANO)} only: it won't make sense here")
+    if "prompt_style" in options or style in (None, "compact"):
         return game
     remark("nano reads compact prompts only: playing with --option prompt_style=compact")
     return make_game(name, options | {"prompt_style": "compact"})

@@ -35,7 +35,8 @@ SPEAKERS = "\n\n".join(
         "Whoever speaks is named as one of",
         "- scripted: the game's rule-based partner, for which the best attainable return J* is "
         "known;",
-        "- oracle, first-counter, random-offer: fixed agents; the oracle attains J*;",
+        "- oracle, first-counter, random-offer: fixed agents; the oracle attains J* "
+        "(per agent turn);",
         "- nano, smollm2-135m, the folder of a model or of a trained policy, or a hub id such as "
         "Qwen/Qwen2.5-0.5B-Instruct: a model in this process;",
         "- URL#MODEL, such as http://localhost:8000/v1#qwen: a model on an OpenAI-compatible "
@@ -114,7 +115,8 @@ EnvOptions = Annotated[
     typer.Option(
         "--option",
         metavar="name=value",
-        help="Option of the game (`iterpo envs show NAME` lists them). Several times.",
+        help="Option of the game (`iterpo envs show NAME` lists them), several times; "
+        "ITERPO_DATA fills in `data_dir`.",
     ),
 ]
 

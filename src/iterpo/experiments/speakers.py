@@ -309,7 +309,7 @@ def _without_bargain(environment: Environment, speaker: Scripted | Yardstick) ->
         return []
     return [
         f"{environment.name} offers no bargain(), so {speaker_name(speaker)!r} can't play it; "
-        "seat a model"
+        "seat a model, or give the game a bargain() (docs/how-to/add-an-environment.md)"
     ]
 
 

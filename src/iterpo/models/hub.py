@@ -54,7 +54,9 @@ class EmbeddedModel:
 
 EMBEDDED: dict[str, EmbeddedModel] = {
     "nano": EmbeddedModel(
-        "nano", "small chat model pretrained on scripted negotiations, in the package", 1_400_000
+        "nano",
+        "small chat model that knows Ultimatum and Deal or No Deal; in the package",
+        1_400_000,
     ),
     "smollm2-135m": EmbeddedModel(
         "smollm2-135m",
