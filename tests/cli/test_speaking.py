@@ -163,6 +163,15 @@ def test_nano_warns_of_games_that_it_has_not_learned(call: Call) -> None:
     assert "has learned" not in call("play", "alliance", "--agent", "oracle").stderr
 
 
+def test_facts_are_told_without_a_tail_of_digits(call: Call) -> None:
+    for said in (
+        call("play", "job_interview", "--agent", "oracle").stdout.splitlines()[1],
+        call("envs", "show", "job_interview").stdout.partition("A scenario: ")[2].split("\n\n")[0],
+    ):
+        assert "agent {'weights': [0." in said
+        assert not re.search(r"\d\.\d{4}", said)
+
+
 def test_a_model_plays_itself(call: Call, tmp_path: Path) -> None:
     tiny = tiny_model(tmp_path / "tiny", max_position_embeddings=4096)
     both = ("--agent", str(tiny), "--partner", str(tiny), "--max-new-tokens", "4")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iterpo.cli.options import EnvOptions, Json
-from iterpo.cli.output import examples, number, print_json, print_table, say
+from iterpo.cli.output import examples, facts_text, number, print_json, print_table, say
 
 if TYPE_CHECKING:
     from iterpo.environments.base import Environment
@@ -87,7 +87,7 @@ def show(
         return
     for split, report in reports.items():
         _print_report(split, report)
-    say(f"\nA scenario: {scenario['kernel_id']}  {scenario['facts']}")
+    say(f"\nA scenario: {scenario['kernel_id']}: {facts_text(scenario['facts'])}")
     for role, messages in views.items():
         say(f"\n--- what the {role} sees ---")
         for message in messages:

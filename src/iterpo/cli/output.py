@@ -14,6 +14,7 @@ __all__ = [
     "console",
     "estimate",
     "examples",
+    "facts_text",
     "number",
     "print_json",
     "print_table",
@@ -75,6 +76,19 @@ def number(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """Facts of a scenario on one line, numbers with three decimals at most."""
+    return ", ".join(f"{key} {_rounded(value)}" for key, value in facts.items())
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(v) for v in value]
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def estimate(value: Mapping[str, Any] | None) -> str:

@@ -21,7 +21,7 @@ from iterpo.cli.options import (
     read_sampling,
     read_split,
 )
-from iterpo.cli.output import examples, print_json, remark, say
+from iterpo.cli.output import examples, facts_text, print_json, remark, say
 
 if TYPE_CHECKING:
     from iterpo.domain import Conversation, Scenario
@@ -68,7 +68,7 @@ def command(
     scenario = kernel_of(game, where, kernel)
     if not as_json:
         say(f"{game.name}, {scenario.kernel_id}: {agent} is the agent, {partner} the partner")
-        say(f"{_facts(scenario)}\n")
+        say(f"{facts_text(scenario.facts)}\n")
     conversation = _play(seating, scenario, seed, aloud=not as_json)
     if as_json:
         print_json(_values(conversation, gamma) | {"agent": agent, "partner": partner})
@@ -76,10 +76,6 @@ def command(
 
 
 command.__doc__ = _HELP
-
-
-def _facts(scenario: Scenario) -> str:
-    return ", ".join(f"{key} {value}" for key, value in scenario.facts.items())
 
 
 def _play(seating: Seating, scenario: Scenario, seed: int, *, aloud: bool) -> Conversation:
