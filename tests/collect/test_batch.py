@@ -13,7 +13,7 @@ from iterpo.agents.base import Agent, Reply, Seat
 from iterpo.artifacts import open_sealed
 from iterpo.collect import Pace, Table, Tally, collect, collect_into, play, seats
 from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
-from iterpo.errors import StorageFullError
+from iterpo.errors import BatchError, StorageFullError
 from iterpo.measure import measure
 from iterpo.store import read_conversations
 
@@ -142,6 +142,28 @@ def test_pain_73_resuming_plays_only_what_is_missing(tmp_path: Path) -> None:
     assert read_conversations(tmp_path / "b") == whole
     for name in open_sealed(tmp_path / "a")["files"]:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_too_many_failures_stop_a_batch_and_only_their_blocks_are_played_again(
+    tmp_path: Path,
+) -> None:
+    places = _places(4, 1)
+    ill = Table(Toy(), Voice(fail={"toy-2": 99}), Voice())
+    with pytest.raises(
+        BatchError, match=r"1 of 4 .* more than the share of 0\.2 .* silent.*resume"
+    ):
+        collect_into(tmp_path, ill, places, concurrency=2, attempts=1, max_failed=0.2)
+    well = Voice()
+    played = collect_into(tmp_path, Table(Toy(), well, Voice()), places, concurrency=2)
+    assert played == collect(Table(Toy(), Voice(), Voice()), places, concurrency=2)
+    assert 0 < well.calls < sum(len(c.turns) for c in played) / 2, "one block of two"
+    assert open_sealed(tmp_path, "conversations")["facts"]["conversations"] == 4
+
+
+def test_a_share_of_failures_may_be_allowed(tmp_path: Path) -> None:
+    ill = Table(Toy(), Voice(fail={"toy-2": 99}), Voice())
+    played = collect_into(tmp_path, ill, _places(4, 1), attempts=1, max_failed=0.25)
+    assert [c.outcome.ending.scored for c in played] == [True, True, False, True]
 
 
 def test_a_finished_batch_is_a_look_up(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_batch_of_failures_names_their_cause_and_is_played_again_on_resume(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr("iterpo.agents.local.LocalPolicy", _silent)
-        with pytest.raises(BatchError, match=r"4 infrastructure_failure.*the server is silent"):
+        with pytest.raises(BatchError, match=r"4 of 4 .*the server is silent"):
             rollout.deploy(tmp_path, PLAN, "round-0/deploy", ignore)
     assert not (tmp_path / "round-0/deploy/manifest.json").exists()
     rollout.deploy(tmp_path, PLAN, "round-0/deploy", ignore)
@@ -156,6 +156,6 @@ def test_a_served_partner_can_be_trained_against(tmp_path: Path) -> None:
 def test_a_server_that_is_gone_is_the_named_cause_of_a_failed_batch(tmp_path: Path) -> None:
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "retries": 0}
     plan = _with_partner({"kind": "endpoint", "endpoint": endpoint})
-    with pytest.raises(BatchError, match=r"6 infrastructure_failure.*127\.0\.0\.1:9"):
+    with pytest.raises(BatchError, match=r"6 of 6 .*127\.0\.0\.1:9.*resume"):
         rollout.deploy(tmp_path, plan, "round-0/deploy", ignore)
-    assert not (tmp_path / "round-0/deploy/train").exists(), "resuming plays it again"
+    assert not list(tmp_path.rglob("*.jsonl")), "resuming plays it again"

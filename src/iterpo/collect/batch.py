@@ -14,15 +14,18 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from iterpo.agents.base import Seat
 from iterpo.artifacts import is_sealed, seal
 from iterpo.collect.play import Table, play
 from iterpo.domain import Conversation, Ending, Role, Sampled, Scenario, derive
+from iterpo.errors import BatchError
 from iterpo.store import CONVERSATIONS, read_conversations, write_conversations
 
 __all__ = ["Pace", "Tally", "collect", "collect_into", "seats"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +126,25 @@ def collect_into(
     *,
     concurrency: int = 128,
     attempts: int = 2,
+    max_failed: float = 1.0,
     j_star: JStar | None = None,
     progress: Progress | None = None,
 ) -> tuple[Conversation, ...]:
     """Play a batch into ``folder``; a second call continues where the first one stopped.
 
+    Args:
+        folder: Where the log goes; sealed at the end.
+        table: Environment and agents.
+        places: One seat per conversation (``seats``).
+        concurrency: Conversations of a block, as in ``collect``.
+        attempts: Tries of a conversation that fails for reasons outside it.
+        max_failed: Largest share of conversations that may fail for reasons outside them; with more
+            the batch is not finished, and a second call plays the blocks with failures again.
+        j_star: Best attainable return of a scenario by discount unit, where it is known.
+        progress: Called after every conversation.
+
     Raises:
+        BatchError: if more than ``max_failed`` of the conversations failed.
         ArtifactError: if stored conversations are truncated or changed.
         StorageFullError: if the disk is full; finished blocks are kept.
     """
@@ -145,12 +161,31 @@ def collect_into(
         fresh = _play_block(table, block, attempts, j_star, meter)
         write_conversations(part, fresh)
         played.extend(fresh)
+    _refuse_failures(parts, played, concurrency, max_failed)
     write_conversations(folder / CONVERSATIONS, played)
     shutil.rmtree(parts)
     counts = {ending.value: sum(c.outcome.ending is ending for c in played) for ending in Ending}
     facts = {"conversations": len(played), "endings": {k: n for k, n in counts.items() if n}}
     seal(folder, "conversations", facts)
     return tuple(played)
+
+
+def _refuse_failures(
+    parts: Path, played: Sequence[Conversation], concurrency: int, max_failed: float
+) -> None:
+    """Forget the blocks with failures if there are too many of them, and say so."""
+    failed = [c for c in played if c.outcome.ending is Ending.INFRASTRUCTURE_FAILURE]
+    if len(failed) <= max_failed * len(played):
+        return
+    for number, block in enumerate(_blocks(played, concurrency)):
+        if any(c.outcome.ending is Ending.INFRASTRUCTURE_FAILURE for c in block):
+            (parts / f"{number:05d}.jsonl").unlink()
+    raise BatchError(
+        f"{len(failed)} of {len(played)} conversations failed for reasons outside them, more than "
+        f"the share of {max_failed:g} that is allowed; the first: {failed[0].outcome.detail}. What "
+        "is left would be a biased sample. Once the cause is gone, resume: blocks without a "
+        "failure are kept, the others are played again."
+    )
 
 
 class _Meter:
@@ -188,7 +223,7 @@ def _length(sampled: Sampled) -> int:
     return len(sampled.token_ids or sampled.logprobs or ())
 
 
-def _blocks(places: Sequence[Seat], size: int) -> Iterator[Sequence[Seat]]:
+def _blocks(places: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (places[i : i + size] for i in range(0, len(places), size))
 
 

@@ -38,6 +38,7 @@ _NO_EFFECT_ON_RESULTS = (
     ("environment", "options", "data_dir"),
     ("improve", "report_to"),
     ("improve", "checkpoint_every"),
+    ("collect", "max_failed"),  # whoever accepts the failures after all resumes with more
     # Where and how patiently a served model is asked; which one it is stays.
     ("partner", "endpoint", "base_url"),
     ("partner", "endpoint", "api_key_env"),
@@ -160,6 +161,9 @@ class CollectPlan:
     batching changes rounding."""
     attempts: int = 2
     """Tries of a conversation that fails for reasons outside it."""
+    max_failed: float = 0.2
+    """Largest share of a batch that may fail for reasons outside it (a server, say). With more, the
+    round stops; resuming plays only the blocks with failures again."""
     explore: PersonaConfig | None = None
     """Personas that the agent takes on in a share of the training conversations (section 3.4),
     never on held-out kernels; null: none. Needs `q.off_policy: drop`."""
@@ -170,6 +174,7 @@ class CollectPlan:
         found = _broken(
             self, "", scenarios=one, per_scenario=one, data_seed=_NATURAL, concurrency=one,
             attempts=one,
+            max_failed=(lambda v: 0 <= v < 1, "0, or less than 1"),
         )  # fmt: skip
         found += _unusable_sampling(self.sampling)
         if found:

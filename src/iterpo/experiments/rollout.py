@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -59,12 +58,10 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
             seats(scenarios, per_scenario, round=i, seed=plan.seed),
             concurrency=plan.collect.concurrency,
             attempts=plan.collect.attempts,
+            max_failed=plan.collect.max_failed,
             j_star=seating.j_star,
             progress=_progress(key, split.value, report),
         )
-        if not any(c.outcome.ending.scored for c in conversations):
-            # Nothing worth keeping: once the cause is gone, resuming plays this batch again.
-            shutil.rmtree(folder / key / split.value)
         facts[split.value] = measure(conversations, plan.q.gamma).to_dict()
     seal(folder / key, "deploy", facts)
 
