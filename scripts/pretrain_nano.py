@@ -45,7 +45,7 @@ def main() -> None:
     """Parse the options and run the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
-    parser.add_argument("--dialogues", type=int, default=4_000, help="per game")
+    parser.add_argument("--dialogues", type=int, default=7_000, help="per game, about")
     parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
     parser.add_argument("--drill-steps", type=int, default=200, help="steps of mere copying first")
     parser.add_argument("--seed", type=int, default=0)
@@ -109,7 +109,7 @@ def corpus(n_per_game: int, seed: int, console: Console) -> list[Lesson]:
         for dialogue in dialogues(n_per_game, derive(seed, "nano", "corpus"))
         for lesson in lessons(dialogue, rng)
     ]
-    console.print(f"{len(GAMES) * n_per_game} dialogues played")
+    console.print(f"about {len(GAMES) * n_per_game} dialogues played")
     rng.shuffle(chats)
     return chats
 

@@ -20,6 +20,8 @@ from nano_pretraining.teacher import Teacher
 __all__ = ["Dialogue", "Lesson", "TeacherAgent", "dialogues", "lessons"]
 
 SELF_PLAY = 0.2
+SHARES = {"craigslist": 1.2, "job_interview": 1.7, "alliance": 1.2, "ultimatum": 0.8, "casino": 0.8}
+"""Dialogues of a game beside those of Deal or No Deal: long terms are learnt last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class TeacherAgent:
 
 
 def dialogues(n_per_game: int, seed: int) -> Iterator[Dialogue]:
-    """Play ``n_per_game`` conversations of every game, each on a kernel and seed of its own.
+    """Play about ``n_per_game`` conversations of a game, each on a kernel and seed of its own.
 
     One in five is between two teachers, so that a model can learn the partner's seat without a
     word of the scripted partner, whose replies would tell what it holds back.
@@ -77,7 +79,9 @@ def dialogues(n_per_game: int, seed: int) -> Iterator[Dialogue]:
         def teacher(seat: Seat, environment: Environment = environment) -> TeacherAgent:
             return TeacherAgent(environment, seat)
 
-        for i, scenario in enumerate(kernels(name, n_per_game, seed)):
+        for i, scenario in enumerate(
+            kernels(name, round(SHARES.get(name, 1.0) * n_per_game), seed)
+        ):
             people = derive(seed, "partner", i)
             scripted = ScriptedPartner(cast(Bargaining, environment), partner_seed=people)
             seat = Seat(scenario, Role.AGENT, 0, i, derive(seed, "dialogue", name, i))

@@ -23,7 +23,7 @@ class Habits:
     greed: float
     """Weight of the own value when terms are drawn, in nats over the whole range."""
     eager: float
-    """How readily an offer is taken: probability = eager x (0.2 + own value)."""
+    """How readily an offer is taken: probability = eager x (0.1 + own value)."""
     final: float
     """Probability of taking the standing offer in the last message, where nothing else closes."""
     leave: float
@@ -33,12 +33,12 @@ class Habits:
 
 
 HABITS: Mapping[str, Habits] = {
-    "ultimatum": Habits(greed=2.0, eager=0.26, final=0.35, leave=0.05, talk=0.10),
-    "craigslist": Habits(greed=2.0, eager=0.09, final=0.25, leave=0.11, talk=0.10),
-    "deal_or_no_deal": Habits(greed=3.0, eager=0.24, final=0.35, leave=0.05, talk=0.30),
-    "casino": Habits(greed=3.0, eager=0.20, final=0.35, leave=0.06, talk=0.30),
-    "job_interview": Habits(greed=6.0, eager=0.22, final=0.35, leave=0.05, talk=0.30),
-    "alliance": Habits(greed=2.0, eager=0.20, final=0.35, leave=0.07, talk=0.30),
+    "ultimatum": Habits(greed=2.0, eager=0.30, final=0.40, leave=0.05, talk=0.10),
+    "craigslist": Habits(greed=2.0, eager=0.10, final=0.25, leave=0.11, talk=0.10),
+    "deal_or_no_deal": Habits(greed=5.0, eager=0.35, final=0.40, leave=0.05, talk=0.25),
+    "casino": Habits(greed=4.0, eager=0.25, final=0.35, leave=0.05, talk=0.25),
+    "job_interview": Habits(greed=14.0, eager=0.28, final=0.40, leave=0.05, talk=0.25),
+    "alliance": Habits(greed=2.0, eager=0.22, final=0.35, leave=0.07, talk=0.25),
 }
 
 
@@ -76,7 +76,7 @@ class Teacher:
     def _willing(self, theirs: Terms, left: int) -> float:
         if left == 1:
             return self._habits.final
-        return min(0.9, self._habits.eager * (0.2 + self._seat.value(theirs)))
+        return min(0.9, self._habits.eager * (0.1 + self._seat.value(theirs)))
 
     def _quiet(self, theirs: Terms | None) -> str:
         if theirs is not None and self._rng.random() < 0.5:
@@ -89,11 +89,12 @@ class Teacher:
         rng, seat, own = self._rng, self._seat, self._own
         draw = rng.random()
         if own is not None and theirs is not None and draw < 0.60 and own != theirs:
-            act, terms = "step", seat.between(own, theirs, rng)
+            act, terms = "step", self._pick([seat.between(own, theirs, rng) for _ in range(3)])
         elif own is not None and draw < 0.72:
             act, terms = "hold", own
         elif theirs is not None and draw < 0.30:
-            act, terms = "step", seat.between(self._fresh(), theirs, rng)
+            fresh = self._fresh()
+            act, terms = "step", self._pick([seat.between(fresh, theirs, rng) for _ in range(3)])
         else:
             act, terms = "offer", self._fresh()
         if terms == theirs:
@@ -108,7 +109,9 @@ class Teacher:
 
     def _fresh(self) -> Terms:
         """Random terms: mildly more often those that are worth more to this side."""
-        choices = [self._seat.draw(self._rng) for _ in range(4)]
+        return self._pick([self._seat.draw(self._rng) for _ in range(4)])
+
+    def _pick(self, choices: Sequence[Terms]) -> Terms:
         weights = [math.exp(self._habits.greed * self._seat.value(terms)) for terms in choices]
         return self._rng.choices(choices, weights)[0]
 

@@ -45,7 +45,7 @@ class TrainingPlan:
 
     seed: int = 0
     """Seed of the initial weights and of the order of the rows."""
-    steps: int = 1100
+    steps: int = 2400
     """Optimiser steps."""
     batch_rows: int = 24
     """Rows per step."""
