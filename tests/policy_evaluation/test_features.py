@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 import torch
@@ -138,6 +139,33 @@ def test_samples_that_branch_off_a_logged_state_are_read_correctly(backbone, tal
     assert found.forwards == 3
     truth = one_by_one(backbone, all_states, all_responses)
     torch.testing.assert_close(found.features, truth, **CLOSE)
+
+
+@pytest.mark.parametrize("pooling", ["final", "final_and_mean"])
+@pytest.mark.parametrize("room", [8192, 150, 40])
+def test_candidates_of_a_state_share_its_prompt(backbone, talk, pooling, room):
+    states, _ = rows_of(talk(0, 3), talk(1, 2))
+    rng = random.Random(0)
+    all_states = [s for s in states for _ in range(6)]
+    ids = [tuple(rng.randrange(5, 90) for _ in range(rng.randrange(1, 9))) for _ in all_states]
+    ids = [(*spoken, 0) for spoken in ids]
+    said = [Response("said", i) for i in ids]
+    together = extract(backbone, all_states, said, pooling=pooling, max_batch_tokens=room)
+    apart = [
+        extract(backbone, [s], [r], pooling=pooling).features[0]
+        for s, r in zip(all_states, said, strict=True)
+    ]
+    torch.testing.assert_close(together.features, torch.stack(apart), **CLOSE)
+    prompts = [len(backbone.chat.prompt_ids(s.messages)) for s in states]
+    assert together.tokens == sum(prompts) + sum(map(len, ids)), "each prompt once"
+
+
+def test_a_prompt_is_not_shared_where_the_cache_forgets_part_of_it(backbone, talk, monkeypatch):
+    monkeypatch.setattr("iterpo.policy_evaluation.features.can_share", lambda _: False)
+    states, _ = rows_of(talk(0, 1))
+    said = [Response("said", i) for i in ((60, 0), (61, 0))]
+    found = extract(backbone, states * 2, said)
+    assert found.tokens == 2 * (len(backbone.chat.prompt_ids(states[0].messages)) + 2)
 
 
 def test_the_mean_over_the_response_is_appended(backbone, talk):

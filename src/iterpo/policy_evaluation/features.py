@@ -13,7 +13,9 @@ from iterpo.domain import Message, Response, State
 from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone, hidden_states
 from iterpo.models.chat import check_ids
+from iterpo.models.shared_prefix import can_share, shared_states
 from iterpo.policy_evaluation.base import Pooling
+from iterpo.policy_evaluation.candidates import candidates, portions
 from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
 
 __all__ = ["Extracted", "PaddingSide", "extract", "features", "pad"]
@@ -36,7 +38,7 @@ class Extracted:
     forwards: int
     """Sequences that went through the backbone; ``rows - forwards`` were saved."""
     tokens: int
-    """Tokens that went through the backbone, padding left out."""
+    """Tokens that went through the backbone, padding left out; a shared prompt counts once."""
     hidden_dtype: str
     """What the backbone computed in, before the explicit cast to fp32."""
 
@@ -53,7 +55,7 @@ def features(
 
     The final token is located by the attention mask: padding side, batch size and stop tokens
     inside the prompt do not move it. One forward pass serves all turns of a conversation for as
-    long as the prefix property holds.
+    long as the prefix property holds, and several responses at one state share its prompt's.
 
     Args:
         backbone: Frozen model with its chat template.
@@ -88,15 +90,27 @@ def extract(
     chains = chain_rows([rows[i] for i in spoken])
     _check_context(chains, backbone.context_length, [states[i] for i in spoken])
     check_ids((chain.ids for chain in chains), backbone.vocabulary)
+    alone, shared = candidates(chains) if can_share(backbone) else (chains, [])
     found: dict[int, Tensor] = {}
     dtype = ""
-    for batch in batches(chains, max_batch_tokens):
+    for batch in batches(alone, max_batch_tokens):
         ids, mask = pad([chain.ids for chain in batch], padding)
         hidden = hidden_states(backbone, ids, mask)  # (b, longest, d), without gradients or dropout
         dtype = str(hidden.dtype).removeprefix("torch.")
         for row, value in _read(hidden, mask, batch, pooling):
             found[spoken[row]] = value
-    return Extracted(_stack(found, len(rows)), len(rows), len(chains), _n_tokens(chains), dtype)
+    for portion in portions(shared, max_batch_tokens):
+        index = [i for i, group in enumerate(portion) for _ in group.chains]
+        own = [chain for group in portion for chain in group.chains]
+        said = [chain.ids[chain.reads[0].start :] for chain in own]
+        hidden = shared_states(backbone, [g.prompt for g in portion], index, said)
+        dtype = str(hidden.dtype).removeprefix("torch.")
+        for states_of, ids_of, chain in zip(hidden, said, own, strict=True):
+            value = _pooled(states_of[: len(ids_of)], pooling)
+            for row in chain.reads[0].rows:
+                found[spoken[row]] = value
+    tokens = _n_tokens(chains) - sum(len(g.prompt) * (len(g.chains) - 1) for g in shared)
+    return Extracted(_stack(found, len(rows)), len(rows), len(chains), tokens, dtype)
 
 
 def pad(sequences: Sequence[Sequence[int]], side: PaddingSide = "right") -> tuple[Tensor, Tensor]:
@@ -145,15 +159,18 @@ def _read(
     for states, real, chain in zip(hidden, mask.bool(), batch, strict=True):
         columns = real.nonzero().flatten().to(hidden.device)  # k-th real token -> its column
         for read in chain.reads:
-            value = states[columns[read.end - 1]].float()
-            if pooling == "final_and_mean":
-                spoken = states[columns[read.start : read.end]].float()
-                value = torch.cat([value, spoken.mean(dim=0)])
-            value = value.cpu()
-            if not bool(torch.isfinite(value).all()):
-                value = torch.full_like(value, float("nan"))
+            value = _pooled(states[columns[read.start : read.end]], pooling)
             for row in read.rows:
                 yield row, value
+
+
+def _pooled(states: Tensor, pooling: Pooling) -> Tensor:
+    """What the head reads of a response's hidden states (n, d); all NaN where one is not finite."""
+    value = states[-1].float()
+    if pooling == "final_and_mean":
+        value = torch.cat([value, states.float().mean(dim=0)])
+    value = value.cpu()
+    return value if bool(torch.isfinite(value).all()) else torch.full_like(value, float("nan"))
 
 
 def _stack(found: dict[int, Tensor], n: int) -> Tensor:
