@@ -25,7 +25,8 @@ from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from iterpo.domain import derive
-from nano_pretraining.corpus import Lesson, dialogues, lessons
+from nano_pretraining.consents import consents
+from nano_pretraining.corpus import FIRST, SECOND, Course, Lesson, dialogues, lessons
 from nano_pretraining.drill import drills
 from nano_pretraining.kernels import GAMES
 from nano_pretraining.report import quality_table
@@ -58,7 +59,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     console = Console(width=110 if not sys.stdout.isatty() else None)
 
-    chats = corpus(options.dialogues, options.seed, console)
+    chats = corpus(FIRST, options.dialogues, options.seed, console)
     tokenizer = train_tokenizer((_plain(c) for c in chats[:20_000]), options.vocab)
     rows = [encode_row(chat, tokenizer) for chat in chats]
     console.print(
@@ -75,11 +76,30 @@ def main() -> None:
         for one in drills(chats, short.steps * short.batch_rows, options.seed)
     ]
     fit(model, drill_rows, short, options.scratch / "drill", console)
-    fit(model, rows, plan, options.scratch / "games", console)
+    fit(model, rows, plan, options.scratch / "first", console)
+    fit_second(model, tokenizer, options, console)
     save(model, tokenizer, options.out)
     shutil.rmtree(options.scratch, ignore_errors=True)
     table = quality_table(options.out, options.conversations, options.seed, options.data_dir)
     console.print(table, soft_wrap=True, highlight=False)
+
+
+def fit_second(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    options: argparse.Namespace,
+    console: Console,
+) -> None:
+    """The second course, from weights as a folder would hold them."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16())
+    seed = derive(options.seed, "second")
+    chats = corpus(SECOND, options.dialogues * 11 // 35, seed, console)
+    rows = [encode_row(chat, tokenizer) for chat in chats]
+    steps = options.steps // 2
+    plan = TrainingPlan(seed=options.seed, steps=steps, lr=4e-3, adam_lr=2.5e-3)
+    fit(model, rows, plan, options.scratch / "second", console)
 
 
 def fit(
@@ -101,15 +121,15 @@ def fit(
     console.print(f"{scratch.name}: {plan.steps} steps in {time.monotonic() - began:.0f} s")
 
 
-def corpus(n_per_game: int, seed: int, console: Console) -> list[Lesson]:
-    """All lessons, shuffled."""
+def corpus(course: Course, n_per_game: int, seed: int, console: Console) -> list[Lesson]:
+    """All lessons of a course, shuffled."""
     rng = random.Random(derive(seed, "nano", "lessons"))
-    chats = [
-        lesson
-        for dialogue in dialogues(n_per_game, derive(seed, "nano", "corpus"))
-        for lesson in lessons(dialogue, rng)
-    ]
-    console.print(f"about {len(GAMES) * n_per_game} dialogues played")
+    chats = []
+    for dialogue in dialogues(n_per_game, derive(seed, "nano", "corpus"), course):
+        chats += lessons(dialogue, rng)
+        extra = course.consents.get(dialogue.environment.name, 0)
+        chats += consents(dialogue, extra, rng) if extra else []
+    console.print(f"{len(chats)} lessons from about {len(GAMES) * n_per_game} dialogues")
     rng.shuffle(chats)
     return chats
 

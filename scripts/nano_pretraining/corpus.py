@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 from iterpo.agents.base import AgentFactory, Reply, Seat
@@ -17,11 +17,42 @@ from nano_pretraining.kernels import GAMES, game, kernels
 from nano_pretraining.position import position
 from nano_pretraining.teacher import Teacher
 
-__all__ = ["Dialogue", "Lesson", "TeacherAgent", "dialogues", "lessons"]
+__all__ = [
+    "FIRST",
+    "SECOND",
+    "Course",
+    "Dialogue",
+    "Lesson",
+    "TeacherAgent",
+    "dialogues",
+    "lessons",
+]
 
 SELF_PLAY = 0.2
-SHARES = {"craigslist": 1.2, "job_interview": 1.7, "alliance": 1.2, "ultimatum": 0.8, "casino": 0.8}
-"""Dialogues of a game beside those of Deal or No Deal: long terms are learnt last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What a part of the training is made of."""
+
+    shares: Mapping[str, float]
+    """Dialogues by game, in relation to the others; 1 where nothing is said."""
+    mindful: bool = False
+    """Whether teachers mind what every single item is worth to them."""
+    consents: Mapping[str, int] = field(default_factory=dict)
+    """Extra lessons by game and dialogue on boxes that consent."""
+
+
+FIRST = Course(
+    {"craigslist": 1.2, "job_interview": 1.7, "alliance": 1.2, "ultimatum": 0.8, "casino": 0.8}
+)
+"""How to speak and box: long terms are learnt last."""
+SECOND = Course(
+    {"deal_or_no_deal": 1.8, "job_interview": 1.7, "alliance": 0.8, "ultimatum": 0.6},
+    mindful=True,
+    consents={"craigslist": 1, "job_interview": 2, "alliance": 1, "ultimatum": 1},
+)
+"""What terms are worth, and to consent to exactly what was offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +77,21 @@ class Lesson:
     """The speaker's view, and its last reply."""
     first: int
     """Index of the speaker's first own reply; what stands before it (the opening) is given."""
+    box_only: bool = False
+    """Whether the words of the reply are given as well, and only its box is learnt."""
 
 
 class TeacherAgent:
     """A teacher in one seat of one conversation."""
 
-    def __init__(self, environment: Environment, seat: Seat) -> None:
+    def __init__(self, environment: Environment, seat: Seat, *, mindful: bool = False) -> None:
         """Its random draws depend on the seat's seed and role."""
         rng = random.Random(derive(seat.seed, "teacher", seat.role.value))
         wish = ""
         if seat.role is Role.PARTNER:
             wish = cast(Bargaining, environment).bargain(seat.scenario).preference
-        self._teacher = Teacher(position(environment, seat.scenario, seat.role), rng, wish)
+        place = position(environment, seat.scenario, seat.role, mindful=mindful)
+        self._teacher = Teacher(place, rng, wish)
 
     async def reply(self, view: View) -> Reply:
         """The teacher's next message."""
@@ -67,7 +101,7 @@ class TeacherAgent:
         """Nothing to release."""
 
 
-def dialogues(n_per_game: int, seed: int) -> Iterator[Dialogue]:
+def dialogues(n_per_game: int, seed: int, course: Course = FIRST) -> Iterator[Dialogue]:
     """Play about ``n_per_game`` conversations of a game, each on a kernel and seed of its own.
 
     One in five is between two teachers, so that a model can learn the partner's seat without a
@@ -77,10 +111,10 @@ def dialogues(n_per_game: int, seed: int) -> Iterator[Dialogue]:
         environment = game(name)
 
         def teacher(seat: Seat, environment: Environment = environment) -> TeacherAgent:
-            return TeacherAgent(environment, seat)
+            return TeacherAgent(environment, seat, mindful=course.mindful)
 
         for i, scenario in enumerate(
-            kernels(name, round(SHARES.get(name, 1.0) * n_per_game), seed)
+            kernels(name, round(course.shares.get(name, 1.0) * n_per_game), seed)
         ):
             people = derive(seed, "partner", i)
             scripted = ScriptedPartner(cast(Bargaining, environment), partner_seed=people)

@@ -6,6 +6,7 @@ reach: what a teacher does can't tell them.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +15,16 @@ from typing import Any, Protocol, cast
 from iterpo.agents.scripted import Bargaining
 from iterpo.domain import Role, Scenario, Turn
 from iterpo.environments.base import Environment
+from iterpo.environments.casino import ITEMS as PACKAGES
 
 __all__ = ["Position", "Terms", "position"]
 
 Terms = Any
 """Dollars in cents, or a number per item or issue; as the game's bargain has them."""
+
+
+_WISH = (0.15, 0.4, 0.6, 0.75, 0.8, 0.85, 0.9)
+"""How often a unit of an item of 0, 1, 2, … points is asked for."""
 
 
 class _Table(Protocol):
@@ -49,6 +55,8 @@ class Position:
     """Largest number of messages after the opening."""
     table: _Table
     """Boxes and live offers; of the points only those of ``role`` are asked for."""
+    mindful: bool = False
+    """Whether terms are drawn item by item with an eye on what each is worth."""
 
     def own_messages_left(self, n_turns: int) -> int:
         """Messages of this side that are still to come, the one being written included."""
@@ -68,6 +76,10 @@ class Position:
             return self.round(100 * facts["pool"] * rng.uniform(0.1, 0.95), rng)
         if name == "craigslist":
             return self.round(100 * facts["list_price"] * rng.uniform(0.5, 1.0), rng)
+        if self.mindful and name in ("deal_or_no_deal", "casino"):
+            return self._share(rng)
+        if self.mindful and name == "job_interview":
+            return self._offer(rng)
         return tuple(rng.randint(*ends) for ends in self._ranges())
 
     def between(self, own: Terms, theirs: Terms, rng: random.Random) -> Terms:
@@ -97,6 +109,32 @@ class Position:
         step = max(100 if price >= 20 else 50, round(100 * size * rng.choice((1.0, 0.5, 0.5, 0.1))))
         return int(max(step, round(cents / step) * step))
 
+    def _share(self, rng: random.Random) -> Terms:
+        """Each unit of an item is asked for the more often, the more it is worth."""
+        facts, name = self.scenario.facts, f"{self.role.value}_"
+        if self.scenario.environment == "casino":
+            order = facts[f"{name}order"]
+            wish = [(0.75, 0.55, 0.3)[order.index(item)] for item in PACKAGES]
+        else:
+            wish = [_WISH[min(v, len(_WISH) - 1)] for v in facts[f"{name}values"]]
+        mine = [
+            sum(rng.random() < p for _ in range(most))
+            for p, (_, most) in zip(wish, self._ranges(), strict=True)
+        ]
+        if self.role is Role.AGENT:
+            return tuple(mine)
+        return tuple(most - n for n, (_, most) in zip(mine, self._ranges(), strict=True))
+
+    def _offer(self, rng: random.Random) -> Terms:
+        """Each issue for itself: options of more points are drawn more often."""
+        sheet = getattr(cast(Any, self.table), self.role.value)
+        terms: list[int] = []
+        for part in sheet:
+            points = part[terms[-1]] if isinstance(part[0], tuple) else part
+            weights = [math.exp(12.0 * p) for p in points]
+            terms += rng.choices(range(len(points)), weights)
+        return tuple(terms)
+
     def _ordered(self, i: int) -> bool:
         return self.scenario.environment != "alliance" and (
             self.scenario.environment != "job_interview" or i < 2
@@ -119,8 +157,10 @@ class Position:
         return tops[self.scenario.environment]
 
 
-def position(environment: Environment, scenario: Scenario, role: Role) -> Position:
+def position(
+    environment: Environment, scenario: Scenario, role: Role, *, mindful: bool = False
+) -> Position:
     """A seat at one scenario."""
     table = cast(_Table, cast(Bargaining, environment).bargain(scenario))
     limit: int = cast(Any, environment).limit(scenario)
-    return Position(scenario, role, limit, table)
+    return Position(scenario, role, limit, table, mindful)

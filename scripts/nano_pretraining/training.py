@@ -98,7 +98,11 @@ def encode_row(lesson: Lesson, tokenizer: PreTrainedTokenizerFast) -> Row:
         body = [*tokenizer.encode(message.content, add_special_tokens=False), end]
         ids += header + body
         mine = message.role == "assistant" and i >= lesson.first
-        own += [False] * len(header) + [mine] * len(body)
+        given = 0
+        if mine and lesson.box_only:  # a box begins with a token of its own
+            words = message.content.partition(" \\boxed{")[0]
+            given = len(tokenizer.encode(words, add_special_tokens=False))
+        own += [False] * (len(header) + given) + [mine] * (len(body) - given)
     return Row(np.array(ids, dtype=np.uint16), np.array(own))
 
 

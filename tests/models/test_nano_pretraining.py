@@ -23,10 +23,13 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda module: importlib.import_module(f"nano_pretraining.{module}")
 
 
-def test_teachers_box_what_the_games_can_read_and_their_sums_are_right(lab: Any) -> None:
+@pytest.mark.parametrize("course", ["FIRST", "SECOND"])
+def test_teachers_box_what_the_games_can_read_and_their_sums_are_right(
+    lab: Any, course: str
+) -> None:
     corpus, judging = lab("corpus"), lab("judging")
     games = {name: [0, 0, 0] for name in GAMES}
-    for played in corpus.dialogues(80, seed=4):
+    for played in corpus.dialogues(80, 4, getattr(corpus, course)):
         turns = played.conversation.turns
         assert played.conversation.outcome.ending is not Ending.INFRASTRUCTURE_FAILURE
         count = games[played.environment.name]
@@ -54,8 +57,11 @@ def test_every_game_has_at_least_200_phrasings_and_they_are_varied(lab: Any, gam
     assert not any(c.isdigit() or c == "$" for t in plain for c in t)
 
 
+@pytest.mark.parametrize("mindful", [False, True])
 @LABELLED
-def test_a_teacher_reads_the_transcript_and_its_own_points_only(lab: Any, game: str) -> None:
+def test_a_teacher_reads_the_transcript_and_its_own_points_only(
+    lab: Any, game: str, mindful: bool
+) -> None:
     kernels, position, teacher = lab("kernels"), lab("position"), lab("teacher")
     environment = kernels.game(game)
     first, *others = kernels.kernels(game, 12, seed=1)
@@ -73,7 +79,9 @@ def test_a_teacher_reads_the_transcript_and_its_own_points_only(lab: Any, game: 
     for seed in range(40):
         turns = [environment.opening(first)]
         same = [
-            teacher.Teacher(position.position(environment, s, Role.AGENT), random.Random(seed))
+            teacher.Teacher(
+                position.position(environment, s, Role.AGENT, mindful=mindful), random.Random(seed)
+            )
             for s in (first, twin)
         ]
         for _ in range(3):
@@ -82,6 +90,23 @@ def test_a_teacher_reads_the_transcript_and_its_own_points_only(lab: Any, game: 
             said = {one.reply(turns) for one in same}
             assert len(said) == 1
             turns.append(Turn(Role.AGENT, said.pop()))
+
+
+def test_consents_box_what_the_partner_offered_last_and_only_that_is_learnt(lab: Any) -> None:
+    corpus, training, consents = lab("corpus"), lab("training"), lab("consents").consents
+    rng = random.Random(0)
+    _, words = _rows(lab, 4, 500)
+    games = dict.fromkeys(GAMES, 0)
+    for played in corpus.dialogues(15, seed=2):
+        for lesson in consents(played, 2, rng):
+            offer, reply = (m.content for m in lesson.messages[-2:])
+            box = reply[reply.index("\\boxed{") :]
+            assert offer.endswith(box)
+            row = training.encode_row(lesson, words)
+            assert words.decode(row.ids[row.own]) == f" {box}<|im_end|>"
+            games[played.environment.name] += 1
+    by_keyword = {"deal_or_no_deal", "casino"}
+    assert all((n == 0) is (name in by_keyword) for name, n in games.items())
 
 
 def test_the_scripted_partners_replies_are_no_lesson(lab: Any) -> None:
