@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from cli.conftest import Call
+from iterpo.cli.games import _GAMES_OF_NANO
 from iterpo.domain import Role, Split
-from iterpo.environments import make
+from iterpo.environments import REGISTRY, make
 from iterpo.store import read_conversations
 from iterpo.testing.chat_server import ChatServer, Sent
 from iterpo.testing.tiny_model import tiny_model
@@ -154,11 +155,16 @@ def test_nano_gets_the_prompts_that_it_reads_and_that_is_said(call: Call) -> Non
     assert call("play", "--agent", "oracle").stderr == "", "nobody else needs them"
 
 
-def test_nano_warns_of_games_that_it_has_not_learned(call: Call) -> None:
+def test_nano_warns_of_games_that_it_has_not_learned(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(_GAMES_OF_NANO) == set(REGISTRY), "it has learned what comes with iterpo"
+    learned = ("ultimatum", "deal_or_no_deal")
+    monkeypatch.setattr("iterpo.cli.games._GAMES_OF_NANO", learned)
     short = ("--partner", "nano", "--max-new-tokens", "4")
     warned = call("play", "alliance", *short, "--option", "prompt_style=full")
     assert warned.exit_code == 0, warned.output
-    assert "nano has learned ultimatum and deal_or_no_deal only" in warned.stderr
+    assert "nano has learned ultimatum, deal_or_no_deal only" in warned.stderr
     assert "has learned" not in call("play", "ultimatum", *short).stderr
     assert "has learned" not in call("play", "alliance", "--agent", "oracle").stderr
 

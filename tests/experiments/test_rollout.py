@@ -117,10 +117,10 @@ def test_a_local_partner_speaks_for_its_side_and_no_regret_is_told(
     assert (facts["partner"] == facts["policy"]) is (model == "nano")
     played = read_conversations(tmp_path / "round-0/deploy/train")
     assert len(played) == 6
+    spoke = {(t.role, t.sampled.policy) for c in played for t in c.turns if t.sampled}
+    assert spoke == {(Role.AGENT, facts["policy"]), (Role.PARTNER, facts["partner"])}
     for conversation in played:
         assert not conversation.j_star
-        spoke = {t.role: t.sampled.policy for t in conversation.turns if t.sampled}
-        assert spoke == {Role.AGENT: facts["policy"], Role.PARTNER: facts["partner"]}
         for row in decisions(conversation, 0.9):
             assert row.turn.role is Role.AGENT, "only the policy's turns are trained on"
 

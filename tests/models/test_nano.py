@@ -1,4 +1,4 @@
-"""The embedded model `nano`: small, self-contained, and able to play both games."""
+"""The embedded model `nano`: small, self-contained, and able to play all six games."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iterpo.domain import Conversation, Message, Sampling, Scenario
+from iterpo.domain import Conversation, Message, Sampling, Scenario, Split
 from iterpo.models import backbone, hub
 from iterpo.models.backbone import Backbone
 
@@ -44,6 +44,7 @@ def test_its_special_tokens_are_distinct(nano: Backbone) -> None:
     [
         r"I keep $600, you get $400. \boxed{AGREED: split=$600}",
         r"\boxed{REJECT} \boxed{AGREED: MINE: book=1 hat=0 ball=2; THEIRS: book=2 hat=1 ball=0}",
+        'Sell ★ Vélo “Peugeot” – 21" / 54cm?? $1,249.50',
         "  two  blanks,\ttabs\r\nand\n\nlines \n",
         "naïve café – 日本語 🙂 \u200b\x00 don't",
         "",
@@ -64,7 +65,18 @@ def test_digits_are_single_tokens(nano: Backbone) -> None:
 
 
 def test_frequent_pieces_are_one_token(nano: Backbone) -> None:
-    for piece in (" \\boxed{", "AGREED:", " split=$", " MINE:", " book=", " THEIRS:", "REJECT"):
+    games = (
+        " split=$",
+        " MINE:",
+        " book=",
+        " THEIRS:",
+        " Food=",
+        " Salary=",
+        "Tokyo",
+        "Sales",
+        " E=",
+    )
+    for piece in (" \\boxed{", "AGREED:", "REJECT", "ACCEPT", *games):
         assert len(nano.tokenizer.tokenize(piece)) == 1, piece
 
 
@@ -111,10 +123,14 @@ def test_masks_of_a_conversation_are_proved(nano: Backbone) -> None:
     assert list(row.ids[start:end]) == nano.chat.response_ids(messages[3].content)
 
 
+GAMES = ("ultimatum", "deal_or_no_deal", "craigslist", "casino", "job_interview", "alliance")
+
+
 # Bounds leave room for the noise of 96 conversations; the model card has the exact figures.
-@pytest.mark.parametrize("game", ["ultimatum", "deal_or_no_deal"])
+@pytest.mark.parametrize("split", list(Split))
+@pytest.mark.parametrize("game", GAMES)
 def test_it_plays_sensibly_and_leaves_room_to_improve(
-    nano: Backbone, game: str, monkeypatch: pytest.MonkeyPatch
+    nano: Backbone, game: str, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The script's own measure, so that the model card and this test can't disagree.
     monkeypatch.syspath_prepend(str(SCRIPTS))
@@ -122,11 +138,14 @@ def test_it_plays_sensibly_and_leaves_room_to_improve(
 
     conversations: list[Conversation]
     scenarios: dict[str, Scenario]
-    conversations, scenarios = quality.converse(nano, game, 96, NO_NUCLEUS, seed=5)
+    conversations, scenarios = quality.converse(nano, game, 96, NO_NUCLEUS, seed=5, split=split)
     facts = quality.measure(conversations, scenarios)
-    assert 0.60 <= facts.agreement <= 0.97
+    assert 0.55 <= facts.agreement <= 0.95
+    assert facts.boxing >= 0.93
     assert facts.valid_boxes >= 0.95
+    # Five terms with words of their own are the hardest to copy.
+    assert facts.right_boxes >= (0.6 if game == "job_interview" else 0.9)
     assert facts.spread >= 0.12
-    assert 0.3 * facts.j_star <= facts.j <= 0.7 * facts.j_star
+    assert 0.28 * facts.j_star <= facts.j <= 0.8 * facts.j_star
     assert 8 <= facts.tokens[1] <= 35
     assert facts.truncated <= 0.005

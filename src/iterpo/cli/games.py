@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["game_for", "kernel_of", "make_game", "use_threads", "with_data"]
 
-_GAMES_OF_NANO = ("ultimatum", "deal_or_no_deal")
+_GAMES_OF_NANO = (
+    "alliance",
+    "casino",
+    "craigslist",
+    "deal_or_no_deal",
+    "job_interview",
+    "ultimatum",
+)
 
 
 def make_game(name: str, options: Mapping[str, Any]) -> Environment:
@@ -41,7 +48,7 @@ def game_for(name: str, settings: Sequence[str] | None, speakers: Sequence[Speak
     if not any(map(is_nano, speakers)):
         return game
     if name not in _GAMES_OF_NANO:
-        remark(f"nano has learned {' and '.join(_GAMES_OF_NANO)} only: it won't make sense here")
+        remark(f"nano has learned {', '.join(_GAMES_OF_NANO)} only: it won't make sense here")
     if "prompt_style" in options or style in (None, "compact"):
         return game
     remark("nano reads compact prompts only: playing with --option prompt_style=compact")
