@@ -87,13 +87,18 @@ def test_messages_are_printed_when_they_are_spoken() -> None:
 
 def test_one_ctrl_c_ends_a_chat_that_waits_for_a_line() -> None:
     """asyncio's own handler would only cancel, which a blocking read never notices."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "iterpo", "chat", "--as", "agent"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    # Where the tests run in the background, children would inherit that SIGINT is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "iterpo", "chat", "--as", "agent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
     try:
         while not process.stdout.readline().startswith("partner> "):
