@@ -49,6 +49,8 @@ def main() -> None:
     parser.add_argument("--dialogues", type=int, default=7_000, help="per game, about")
     parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
     parser.add_argument("--drill-steps", type=int, default=200, help="steps of mere copying first")
+    parser.add_argument("--second-steps", type=int, default=0, help="steps of the second course")
+    parser.add_argument("--start", type=Path, help="folder to go on from: the second course only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--vocab", type=int, default=1280)
@@ -59,6 +61,23 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     console = Console(width=110 if not sys.stdout.isatty() else None)
 
+    if options.start:
+        model = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(options.start)
+    else:
+        model, tokenizer = fit_first(options, console)
+    if options.second_steps:
+        fit_second(model, tokenizer, options, console)
+    save(model, tokenizer, options.out)
+    shutil.rmtree(options.scratch, ignore_errors=True)
+    table = quality_table(options.out, options.conversations, options.seed, options.data_dir)
+    console.print(table, soft_wrap=True, highlight=False)
+
+
+def fit_first(
+    options: argparse.Namespace, console: Console
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """The drill and the first course, from scratch."""
     chats = corpus(FIRST, options.dialogues, options.seed, console)
     tokenizer = train_tokenizer((_plain(c) for c in chats[:20_000]), options.vocab)
     rows = [encode_row(chat, tokenizer) for chat in chats]
@@ -77,11 +96,7 @@ def main() -> None:
     ]
     fit(model, drill_rows, short, options.scratch / "drill", console)
     fit(model, rows, plan, options.scratch / "first", console)
-    fit_second(model, tokenizer, options, console)
-    save(model, tokenizer, options.out)
-    shutil.rmtree(options.scratch, ignore_errors=True)
-    table = quality_table(options.out, options.conversations, options.seed, options.data_dir)
-    console.print(table, soft_wrap=True, highlight=False)
+    return model, tokenizer
 
 
 def fit_second(
@@ -97,8 +112,7 @@ def fit_second(
     seed = derive(options.seed, "second")
     chats = corpus(SECOND, options.dialogues * 11 // 35, seed, console)
     rows = [encode_row(chat, tokenizer) for chat in chats]
-    steps = options.steps // 2
-    plan = TrainingPlan(seed=options.seed, steps=steps, lr=4e-3, adam_lr=2.5e-3)
+    plan = TrainingPlan(seed=options.seed, steps=options.second_steps, lr=4e-3, adam_lr=2.5e-3)
     fit(model, rows, plan, options.scratch / "second", console)
 
 

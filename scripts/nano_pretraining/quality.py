@@ -142,7 +142,7 @@ def measure(conversations: Sequence[Conversation], scenarios: Mapping[str, Scena
         right_words=_mean(named),
         copied=_mean(consents),
         first_offer=_mean(first),
-        spread=statistics.pstdev(first),
+        spread=statistics.pstdev(first) if first else math.nan,
         tokens=(lengths[0], lengths[9], lengths[18]),
         truncated=_mean([s.finish != "stop" for s in sampled]),
     )
