@@ -209,14 +209,16 @@ def main() -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     cells = [(g, a, s) for s in seeds for g in options.games for a in options.arms]
 
+    played: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+
     def folder_of(cell: tuple[str, str, int]) -> Path:
         return Path(options.out) / "-".join(map(str, cell))
 
     def write() -> None:
         records: list[dict[str, Any]] = []
         for cell in cells:
-            if cell[1] in YARDSTICKS:
-                records += yardstick_rows(*cell, options.extra)
+            if cell in played:
+                records += played[cell]
             elif (folder_of(cell) / "result.json").exists():
                 records += rows_of(folder_of(cell), *cell)
         plan = plan_of(options.games[0], "iterpo", 0, options.extra)
@@ -245,7 +247,11 @@ def main() -> None:
             print("finished" if code == 0 else f"FAILED ({code}, see {log})", *cell, flush=True)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        for _ in pool.map(one, [c for c in cells if c[1] in ARMS]):
+        finished = pool.map(one, [c for c in cells if c[1] in ARMS])
+        for cell in cells:  # here, while the cells run in processes of their own
+            if cell[1] in YARDSTICKS:
+                played[cell] = yardstick_rows(*cell, options.extra)
+        for _ in finished:
             write()
     write()
     print(summarise(json.loads(options.results.read_text())["records"]))
