@@ -12,30 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import statistics
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from iterpo.artifacts import write_atomic
-from iterpo.experiments.loop import run
-from iterpo.experiments.plan import Plan, load_plan
+from cells import ROOT, cell_plan, mean_se, versions, write_records
 
-ROOT = Path(__file__).parents[2]
+from iterpo.experiments.loop import run
+
 PLAN = Path(__file__).with_name("first_look.yaml")
 RESULTS = ROOT / "benchmarks" / "results" / "first-look-nano.json"
-GAMES = {
-    "ultimatum": [],
-    "deal_or_no_deal": [f"environment.options.data_dir={ROOT.parent / 'shared' / 'data'}"],
-}
+GAMES = ("ultimatum", "deal_or_no_deal")
 ARMS = {"iterpo": [], "shuffled-returns": ["q.shuffle_returns=true"]}
-
-
-def plan_of(game: str, arm: str, seed: int, extra: list[str]) -> Plan:
-    """The plan of one cell; the seed changes every draw, the kernels stay."""
-    seeds = [f"seed={seed}", f"q.seed={seed}", f"improve.seed={seed}"]
-    return load_plan(PLAN, [f"environment.name={game}", *GAMES[game], *ARMS[arm], *seeds, *extra])
 
 
 def rows_of(folder: Path, game: str, arm: str, seed: int) -> list[dict[str, Any]]:
@@ -83,20 +71,15 @@ def summarise(records: list[dict[str, Any]]) -> str:
             k: {r["seed"]: r["J_agent_turn"] for r in mine if r["round"] == k}
             for k in sorted({r["round"] for r in mine})
         }
-        path = " > ".join(_mean_se(list(v.values())) for v in by_round.values())
+        path = " > ".join(mean_se(list(v.values())) for v in by_round.values())
         last = max(by_round)
         gains = [by_round[last][s] - by_round[0][s] for s in by_round[last]]
         worse = sum(g < 0 for g in gains)
         lines.append(
             f"{game:16} {arm:17} J {path}   "
-            f"gain {_mean_se(gains)} ({len(gains)} seeds, {worse} fell)"
+            f"gain {mean_se(gains)} ({len(gains)} seeds, {worse} fell)"
         )
     return "\n".join(lines)
-
-
-def _mean_se(values: list[float]) -> str:
-    se = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return f"{statistics.fmean(values):+.3f} ± {se:.3f}"
 
 
 def main() -> None:
@@ -104,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--games", nargs="+", default=list(GAMES), choices=list(GAMES))
+    parser.add_argument("--games", nargs="+", default=list(GAMES), choices=GAMES)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one core each")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "first-look")
@@ -117,21 +100,21 @@ def main() -> None:
     def one(cell: tuple[str, str, int]) -> None:
         folder = arguments.out / "-".join(map(str, cell))
         if not (folder / "result.json").exists():
-            run(plan_of(*cell, arguments.extra), folder, resume=(folder / "plan.yaml").exists())
+            game, arm, seed = cell
+            plan = cell_plan(PLAN, game, ARMS[arm], seed, arguments.extra)
+            run(plan, folder, resume=(folder / "plan.yaml").exists())
         print("finished", *cell, flush=True)
         done = [
             c for c in cells if (arguments.out / "-".join(map(str, c)) / "result.json").exists()
         ]
         records = [row for c in done for row in rows_of(arguments.out / "-".join(map(str, c)), *c)]
         meta = {
-            "versions": {n: version(n) for n in ("iterpo", "torch", "transformers", "trl", "peft")},
+            "versions": versions(),
             "machine": f"{platform.machine()}, one core a run",
             "plan": PLAN.read_text(),
             "settings": arguments.extra,
         }
-        write_atomic(
-            arguments.results, json.dumps({"meta": meta, "records": records}, indent=1) + "\n"
-        )
+        write_records(arguments.results, meta, records)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(one, cells))

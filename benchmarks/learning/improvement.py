@@ -22,37 +22,26 @@ import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import simulated_q  # registers the arm's method
+from cells import GAMES, ROOT, cell_plan, mean_se, versions, write_records
 
 from iterpo import environments
 from iterpo.agents.base import AgentFactory
 from iterpo.agents.scripted import Bargaining, ScriptedPartner
 from iterpo.agents.yardsticks import FirstCounter, Oracle
-from iterpo.artifacts import write_atomic
 from iterpo.collect import Table, collect, seats
 from iterpo.domain import Split
 from iterpo.experiments import phases
 from iterpo.experiments.loop import run
-from iterpo.experiments.plan import Plan, load_plan
+from iterpo.experiments.plan import Plan
 from iterpo.experiments.rollout import draw_scenarios
 from iterpo.measure import measure
 
-ROOT = Path(__file__).parents[2]
 PLAN = Path(__file__).with_name("improvement.yaml")
 RESULTS = ROOT / "benchmarks" / "results" / "improvement-nano.json"
-DATA = [f"environment.options.data_dir={ROOT.parent / 'shared' / 'data'}"]
-GAMES: dict[str, list[str]] = {
-    "ultimatum": [],
-    "deal_or_no_deal": DATA,
-    "craigslist": DATA,
-    "casino": DATA,
-    "job_interview": [],
-    "alliance": [],
-}
 PAPER = [
     *("q.pooling=final", "q.heads=1", "q.standardise=false", "q.clamp=false"),
     *("q.judge_fraction=0", "collect.sampling.temperature=0.7", "collect.sampling.top_p=0.9"),
@@ -71,10 +60,8 @@ KEYS = ("J_agent_turn", "J_message", "agreement", "turns", "reward")
 
 
 def plan_of(game: str, arm: str, seed: int, extra: Iterable[str] = ()) -> Plan:
-    """The plan of one cell; the seed changes every draw, the kernels stay."""
-    seeds = [f"seed={seed}", f"q.seed={seed}", f"improve.seed={seed}"]
-    settings = [f"environment.name={game}", *GAMES[game], *ARMS.get(arm, []), *seeds, *extra]
-    return load_plan(PLAN, settings)
+    """The plan of one cell; yardsticks have no settings of their own."""
+    return cell_plan(PLAN, game, ARMS.get(arm, []), seed, extra)
 
 
 def play_cell(folder: Path, game: str, arm: str, seed: int, extra: list[str]) -> None:
@@ -177,16 +164,10 @@ def summarise(records: list[dict[str, Any]]) -> str:
         chosen = [r for r in mine if r["selected"] and (game, r["seed"]) in base]
         gains = [r["J_agent_turn"] - base[game, r["seed"]] for r in chosen]
         closed = [r["regret_closed"] for r in chosen if r["regret_closed"] is not None]
+        gain = f"{mean_se(gains)} ({len(gains)} seeds)" if gains else "-"
         told = f"closed {statistics.fmean(closed):.2f}" if closed else ""
-        lines.append(f"{game:16} {arm:17} J {path}   gain {_mean_se(gains)}  {told}")
+        lines.append(f"{game:16} {arm:17} J {path}   gain {gain}  {told}")
     return "\n".join(lines)
-
-
-def _mean_se(values: list[float]) -> str:
-    if not values:
-        return "-"
-    se = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return f"{statistics.fmean(values):+.3f} ± {se:.3f} ({len(values)} seeds)"
 
 
 def main() -> None:
@@ -223,7 +204,7 @@ def main() -> None:
                 records += rows_of(folder_of(cell), *cell)
         plan = plan_of(options.games[0], "iterpo", 0, options.extra)
         meta = {
-            "versions": {n: version(n) for n in ("iterpo", "torch", "transformers", "trl", "peft")},
+            "versions": versions(),
             "plan": plan.as_dict(),
             "plan_hash": plan.identity(),
             "arms": {a: ARMS[a] for a in options.arms if a in ARMS},
@@ -231,8 +212,7 @@ def main() -> None:
             "simulated_continuations": simulated_q.CONTINUATIONS,
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, one core a run",
         }
-        text = json.dumps({"meta": meta, "records": with_regret(records)}, indent=1)
-        write_atomic(options.results, text + "\n")
+        write_records(options.results, meta, with_regret(records))
 
     def one(cell: tuple[str, str, int]) -> None:
         if not (folder_of(cell) / "result.json").exists():

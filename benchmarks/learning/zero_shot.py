@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from cells import DATA, ROOT, write_records
 
 from iterpo import environments
 from iterpo.agents.base import AgentFactory
 from iterpo.agents.local import LocalPolicy
 from iterpo.agents.scripted import Bargaining, ScriptedPartner
-from iterpo.artifacts import write_atomic
 from iterpo.collect import Table, collect_into, seats
 from iterpo.domain import Conversation, Ending, Role, Sampling, Split
 from iterpo.environments.boxed import boxes
@@ -31,16 +31,12 @@ from iterpo.measure import measure
 from iterpo.models.backbone import load
 from iterpo.models.checkpoints import load_policy
 
-ROOT = Path(__file__).parents[2]
-
 
 def make(name: str, style: str) -> environments.Environment:
     """The game, with its data from ../shared/data where it needs any."""
-    options_type: Any = type(environments.make(name).options)
-    options: dict[str, Any] = {"prompt_style": style}
-    if "data_dir" in {f.name for f in fields(options_type)}:
-        options["data_dir"] = str(ROOT.parent / "shared" / "data")
-    return environments.make(name, **options)
+    wants_data = hasattr(environments.make(name).options, "data_dir")
+    given = {"data_dir": str(DATA)} if wants_data else {}
+    return environments.make(name, prompt_style=style, **given)
 
 
 def row_of(played: tuple[Conversation, ...], wall_s: float) -> dict[str, Any]:
@@ -120,8 +116,7 @@ def main() -> None:
             row = {"game": game, "partner": kind, **row_of(played, time.monotonic() - start)}
             records.append(row)
             print(json.dumps(row), flush=True)
-            text = json.dumps({"meta": meta, "records": records}, indent=1)
-            write_atomic(out, text + "\n")
+            write_records(out, meta, records)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -33,8 +32,7 @@ RESULT = Path(__file__).parents[1] / "results" / "games.json"
 
 
 def make(name: str, data: str) -> environments.Environment:
-    options_type: Any = type(environments.make(name).options)
-    wants_data = "data_dir" in {f.name for f in fields(options_type)}
+    wants_data = hasattr(environments.make(name).options, "data_dir")
     return environments.make(name, **({"data_dir": data} if wants_data else {}))
 
 
