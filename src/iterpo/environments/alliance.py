@@ -140,8 +140,7 @@ class Alliance:
         if talk.ending is None:
             return None
         if talk.ending is not Ending.AGREED or talk.terms is None:
-            detail = f"refused by the {talk.by.value}" if talk.by else ""
-            return Outcome(talk.ending, 0.0, closing_message=talk.message, detail=detail)
+            return talk.without_deal()
         points = {}
         flags = []
         for role in (Role.AGENT, Role.PARTNER):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Generic, Literal, TypeVar
 
-from iterpo.domain import Ending, Role, Turn
+from iterpo.domain import Ending, Outcome, Role, Turn
 from iterpo.environments.remembered import remembered
 
 __all__ = [
@@ -29,6 +29,8 @@ __all__ = [
     "amount_cents",
     "boxes",
     "matching_boxes",
+    "money",
+    "money_text",
     "outside",
     "partition",
     "propose_accept",
@@ -179,6 +181,20 @@ def amount_cents(text: str) -> int | None:
     return 100 * int(found["whole"].replace(",", "")) + int((found["cents"] or "0").ljust(2, "0"))
 
 
+def money(cents: int) -> int | float:
+    """Dollars, as a whole number where they are whole."""
+    return cents // 100 if cents % 100 == 0 else cents / 100
+
+
+def money_text(cents: int) -> str:
+    """Dollars as boxes and prompts have them.
+
+    >>> money_text(6000), money_text(3350)
+    ('60', '33.50')
+    """
+    return str(cents // 100) if cents % 100 == 0 else f"{cents / 100:.2f}"
+
+
 def agreed(body: str) -> str:
     r"""The box that proposes, or consents to, terms.
 
@@ -245,6 +261,17 @@ class Talk(Generic[T]):
     """Index of the last message that counts."""
     offers: Mapping[Role, T] = field(default_factory=dict)
     """Live boxed offers, as written by their owners."""
+
+    def without_deal(self, flags: tuple[str, ...] = ()) -> Outcome:
+        """The outcome of a conversation that ended without a deal: reward 0, and who refused.
+
+        Raises:
+            ValueError: if it still goes on.
+        """
+        if self.ending is None:
+            raise ValueError("the conversation has not ended")
+        detail = f"refused by the {self.by.value}" if self.by else ""
+        return Outcome(self.ending, 0.0, closing_message=self.message, flags=flags, detail=detail)
 
 
 def matching_boxes(

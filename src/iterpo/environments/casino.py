@@ -38,7 +38,7 @@ from iterpo.environments.partitions import (
     box_rules,
     written,
 )
-from iterpo.errors import ConfigError, DataError
+from iterpo.errors import DataError
 
 __all__ = ["Casino", "CasinoOptions"]
 
@@ -99,18 +99,11 @@ class Casino:
             MissingDataError: if the data are not where ``data_dir`` says.
             ConfigError: if the split holds fewer than ``n`` kernels.
         """
-        import numpy as np  # importing an environment stays light
-
         sites, _ = self._load(split)
         found = {_kernel_id(site): site for site in sites}
         ids = sorted(found)
-        if n > len(ids):
-            raise ConfigError(
-                f"casino has {len(ids)} {split.value} kernels, {n} were asked for; "
-                f"ask for at most {len(ids)}"
-            )
-        order = np.random.default_rng([data_seed, CODE, split.code]).permutation(len(ids))
-        return tuple(self.scenario(found[ids[int(i)]], split) for i in order[:n])
+        chosen = sources.first_kernels(self.name, CODE, split, ids, n, data_seed)
+        return tuple(self.scenario(found[kernel], split) for kernel in chosen)
 
     def scenario(self, site: sources.Campsite, split: Split) -> Scenario:
         """The kernel in which the agent is the first camper of a site."""

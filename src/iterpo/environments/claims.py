@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from iterpo.environments.remembered import remembered
 
-__all__ = ["denies", "said_share"]
+__all__ = ["clauses", "denies", "said_share"]
 
 _NUMBERS = {
     w: n
@@ -85,10 +85,20 @@ def _counted(items: tuple[str, ...]) -> re.Pattern[str]:
     )
 
 
+_CLAUSE = re.compile(r"[;!?\n]|[.,](?=\s|$)|\b(?:and|but|while)\b", re.IGNORECASE)
 _NOT = re.compile(r"n't\b|\b(?:(?<!why )not|never|cannot|reject|refuse)\b", re.IGNORECASE)
 _BOUND = re.compile(
     r"\b(?:less|lower|below|under|more|higher|above|over|further|beyond|better)\b", re.IGNORECASE
 )
+
+
+def clauses(text: str) -> list[str]:
+    """Parts of a text within which an amount belongs to its words.
+
+    >>> clauses("I keep $1,250.50, and you get $40")
+    ['I keep $1,250.50', ' ', ' you get $40']
+    """
+    return _CLAUSE.split(text)
 
 
 def denies(clause: str) -> bool:

@@ -27,7 +27,7 @@ from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.environments import bargain as bargaining
 from iterpo.environments import boxed, sources
 from iterpo.environments.base import PromptStyle
-from iterpo.environments.claims import denies
+from iterpo.environments.claims import clauses, denies
 from iterpo.environments.remembered import remembered
 from iterpo.errors import ConfigError, DataError
 
@@ -84,16 +84,9 @@ class Craigslist:
             MissingDataError: if the data are not where ``data_dir`` says.
             ConfigError: if the split holds fewer than ``n`` kernels.
         """
-        import numpy as np  # importing an environment stays light
-
         listings, _ = self._load(split)
-        if n > len(listings):
-            raise ConfigError(
-                f"craigslist has {len(listings)} {split.value} kernels, {n} were asked for; "
-                f"ask for at most {len(listings)}"
-            )
-        order = np.random.default_rng([data_seed, CODE, split.code]).permutation(len(listings))
-        return tuple(self.scenario(listings[int(i)], split) for i in order[:n])
+        chosen = sources.first_kernels(self.name, CODE, split, listings, n, data_seed)
+        return tuple(self.scenario(listing, split) for listing in chosen)
 
     def scenario(self, listing: sources.Listing, split: Split) -> Scenario:
         """The kernel of one listing and target; with descriptions where prompts show them."""
@@ -123,7 +116,7 @@ class Craigslist:
 
     def opening(self, scenario: Scenario) -> Turn:
         """The vendor's scripted greeting: what is for sale, and the asking price in plain text."""
-        title, price = _fact(scenario, "title"), _money_text(_cents(scenario, "list_price"))
+        title, price = _fact(scenario, "title"), boxed.money_text(_cents(scenario, "list_price"))
         if self.options.prompt_style == "compact":
             return Turn(Role.AGENT, f"Sell {title}? ${price}", scripted=True)
         text = f"Hi there! I am selling this: {title}. I ask ${price} for it. Does it interest you?"
@@ -146,13 +139,12 @@ class Craigslist:
         if talk.ending is None:
             return None
         if talk.ending is not Ending.AGREED or talk.terms is None:
-            detail = f"refused by the {talk.by.value}" if talk.by else ""
-            return Outcome(talk.ending, 0.0, closing_message=talk.message, detail=detail)
+            return talk.without_deal()
         price = _cents(scenario, "list_price")
         return Outcome(
             Ending.AGREED,
             _reward(talk.terms, price, self.options.reward_cap),
-            {"price": _money(talk.terms)},
+            {"price": boxed.money(talk.terms)},
             talk.closed_by,
             talk.message,
             ("above_list",) if talk.terms > price else (),
@@ -231,7 +223,7 @@ class PriceBargain:
 
     def box(self, terms: int, role: Role) -> str:  # noqa: ARG002
         """The box that proposes the price."""
-        return boxed.agreed(f"${_money_text(terms)}")
+        return boxed.agreed(f"${boxed.money_text(terms)}")
 
     def acceptance(self, terms: int, role: Role) -> str:
         """The box that closes at the other side's standing price."""
@@ -295,7 +287,6 @@ def _act(text: str) -> boxed.Act[int]:
     return boxed.act(text, lambda body: boxed.amount_cents(body) or None, boxed.MATCHING_TOKENS)
 
 
-_CLAUSE = re.compile(r"[;!?\n]|[.,](?=\s|$)|\b(?:and|but|while)\b", re.IGNORECASE)
 _DOLLARS = re.compile(
     r"\$ ?([0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?)(?![0-9a-zA-Z%]|[,./–—-][0-9]|\s[0-9]{3}\b)"
 )
@@ -306,17 +297,9 @@ def _plain_price(text: str) -> int | None:
     said = boxed.outside(text)
     last = said.rfind("$")
     found = _DOLLARS.match(said, last) if last >= 0 else None
-    if not found or denies(_CLAUSE.split(said[:last])[-1] + _CLAUSE.split(said[last:])[0]):
+    if not found or denies(clauses(said[:last])[-1] + clauses(said[last:])[0]):
         return None
     return boxed.amount_cents(found[1]) or None
-
-
-def _money(cents: int) -> int | float:
-    return cents // 100 if cents % 100 == 0 else cents / 100
-
-
-def _money_text(cents: int) -> str:
-    return str(cents // 100) if cents % 100 == 0 else f"{cents / 100:.2f}"
 
 
 @lru_cache(maxsize=4096)
@@ -324,7 +307,7 @@ def _prompt(
     options: CraigslistOptions, title: str, description: str, price: int, target: int | None
 ) -> str:
     """The rules and the facts of one side; the target is given for the buyer only."""
-    asked, aim = _money_text(price), "" if target is None else _money_text(target)
+    asked, aim = boxed.money_text(price), "" if target is None else boxed.money_text(target)
     if options.prompt_style == "compact":
         return f"buy {asked} target {aim}" if aim else f"sell {asked}"
     if aim:

@@ -36,7 +36,7 @@ from iterpo.environments.partitions import (
     box_rules,
     written,
 )
-from iterpo.errors import ConfigError, DataError, MissingDataError
+from iterpo.errors import DataError, MissingDataError
 
 __all__ = ["DealOrNoDeal", "DealOrNoDealOptions"]
 
@@ -99,18 +99,11 @@ class DealOrNoDeal:
             MissingDataError: if the data are not where ``data_dir`` says.
             ConfigError: if the split holds fewer than ``n`` kernels.
         """
-        import numpy as np  # importing an environment stays light
-
         kept, _ = self._load(split)
         found = {_kernel_id(d): d for d in kept}
         ids = sorted(found)
-        if n > len(ids):
-            raise ConfigError(
-                f"deal_or_no_deal has {len(ids)} {split.value} kernels, {n} were asked for; "
-                f"ask for at most {len(ids)}"
-            )
-        order = np.random.default_rng([data_seed, CODE, split.code]).permutation(len(ids))
-        return tuple(self.scenario(found[ids[int(i)]], split) for i in order[:n])
+        chosen = sources.first_kernels(self.name, CODE, split, ids, n, data_seed)
+        return tuple(self.scenario(found[kernel], split) for kernel in chosen)
 
     def scenario(self, division: sources.Division, split: Split) -> Scenario:
         """The kernel in which the agent is the first side of a division."""

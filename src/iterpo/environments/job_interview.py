@@ -136,8 +136,7 @@ class JobInterview:
         if talk.ending is None:
             return None
         if talk.ending is not Ending.AGREED or talk.terms is None:
-            detail = f"refused by the {talk.by.value}" if talk.by else ""
-            return Outcome(talk.ending, 0.0, closing_message=talk.message, detail=detail)
+            return talk.without_deal()
         reward = issues.points(_sheet(_side(scenario, Role.AGENT), Role.AGENT), talk.terms)
         return Outcome(
             Ending.AGREED, reward, _named(talk.terms), talk.closed_by, closing_message=talk.message

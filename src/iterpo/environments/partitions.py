@@ -83,8 +83,7 @@ class Partitioning:
         if talk.ending is None:
             return None
         if talk.ending is not Ending.AGREED or talk.terms is None:
-            detail = f"refused by the {talk.by.value}" if talk.by else ""
-            return Outcome(talk.ending, 0.0, closing_message=talk.message, detail=detail)
+            return talk.without_deal()
         share = talk.terms[0] if talk.proposer is Role.AGENT else talk.terms[1]
         terms = dict(zip(self.items, share, strict=True))
         reward = points(share, values) / self.unit

@@ -25,7 +25,7 @@ from iterpo.domain import Ending, Outcome, Role, Scenario, Split, Turn, View
 from iterpo.environments import bargain as bargaining
 from iterpo.environments import boxed
 from iterpo.environments.base import PromptStyle
-from iterpo.environments.claims import denies
+from iterpo.environments.claims import clauses, denies
 from iterpo.environments.remembered import remembered
 from iterpo.errors import DataError
 
@@ -110,14 +110,11 @@ class Ultimatum:
             return None
         flags = _flags(turns[: talk.message + 1], pool)
         if talk.ending is not Ending.AGREED or talk.terms is None:
-            detail = f"refused by the {talk.by.value}" if talk.by else ""
-            return Outcome(
-                talk.ending, 0.0, closing_message=talk.message, flags=flags, detail=detail
-            )
+            return talk.without_deal(flags)
         return Outcome(
             Ending.AGREED,
             talk.terms / (50 * pool),
-            {"split": _money(talk.terms)},
+            {"split": boxed.money(talk.terms)},
             talk.closed_by,
             talk.message,
             flags,
@@ -206,7 +203,7 @@ class SplitBargain:
 
     def box(self, terms: int, role: Role) -> str:  # noqa: ARG002
         """The box that proposes the terms."""
-        return boxed.agreed(f"split=${_money_text(terms)}")
+        return boxed.agreed(f"split=${boxed.money_text(terms)}")
 
     def acceptance(self, terms: int, role: Role) -> str:
         """The box that closes at the other side's standing terms."""
@@ -246,7 +243,6 @@ def _act(text: str, pool: int) -> boxed.Act[int]:
     return boxed.act(text, split, boxed.MATCHING_TOKENS)
 
 
-_CLAUSE = re.compile(r"[;!?\n]|[.,](?=\s|$)|\b(?:and|but|while)\b", re.IGNORECASE)
 _DOLLARS = re.compile(
     r"(?<!/)\$ ?([0-9][0-9,]*(?:\.[0-9]+)?)(?![0-9a-zA-Z%]|[,.–—-][0-9]|\s[0-9]{3}\b|/[$0-9])"
 )
@@ -263,13 +259,13 @@ def _plain_split(text: str, pool: int) -> int | None:
     """Player 1's share in cents as Player 1 says it: the last $ amount with a clear owner."""
     said = boxed.outside(text).replace("’", "'")
     words = re.sub(rf"\bof (?:the |our )?\$(?:{pool}|{pool:,})\b", "", said)
-    clauses = [c for c in _CLAUSE.split(words) if "$" in c]
-    amounts = _DOLLARS.findall(clauses[-1]) if clauses else []
+    priced = [c for c in clauses(words) if "$" in c]
+    amounts = _DOLLARS.findall(priced[-1]) if priced else []
     cents = boxed.amount_cents(amounts[-1]) if amounts else None
-    if cents is None or cents > 100 * pool or denies(clauses[-1]):
+    if cents is None or cents > 100 * pool or denies(priced[-1]):
         return None
-    own, other = bool(_OWN.search(clauses[-1])), bool(_OTHER.search(clauses[-1]))
-    if other and (not own or _GIVES.search(clauses[-1])):
+    own, other = bool(_OWN.search(priced[-1])), bool(_OTHER.search(priced[-1]))
+    if other and (not own or _GIVES.search(priced[-1])):
         return 100 * pool - cents
     return cents if own and not other else None
 
@@ -284,14 +280,6 @@ def _flags(turns: Sequence[Turn], pool: int) -> tuple[str, ...]:
         if _plain_split(words, pool) == split:
             return ("perspective_suspect",)
     return ()
-
-
-def _money(cents: int) -> int | float:
-    return cents // 100 if cents % 100 == 0 else cents / 100
-
-
-def _money_text(cents: int) -> str:
-    return str(cents // 100) if cents % 100 == 0 else f"{cents / 100:.2f}"
 
 
 @lru_cache(maxsize=256)

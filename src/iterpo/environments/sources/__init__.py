@@ -15,6 +15,7 @@ from iterpo.environments.sources.divisions import (
     without_shared,
 )
 from iterpo.environments.sources.files import LoadReport, locate
+from iterpo.environments.sources.kernels import first_kernels
 from iterpo.environments.sources.listings import Listing, craigslist, hub_listings, read_listings
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "LoadReport",
     "campsite_split",
     "craigslist",
+    "first_kernels",
     "hub_campsites",
     "hub_divisions",
     "hub_listings",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from iterpo.domain import Split
-from iterpo.environments.sources.files import LoadReport, text_of
+from iterpo.environments.sources.files import LoadReport, Parsed, file_reader
 from iterpo.environments.sources.hub import hub_rows
 from iterpo.errors import DataError
 
@@ -72,20 +72,17 @@ def _heldout() -> frozenset[int]:
     return frozenset(numbers[TRAIN:])
 
 
-def read_campsites(path: Path) -> tuple[tuple[Campsite, ...], LoadReport]:
+def read_campsites(path: Path) -> Parsed[Campsite]:
     """All dialogues of a CaSiNo file, in its order.
 
     Raises:
         DataError: if records break the format (three priorities and reasons a side, each item once,
             every number once); the message names the first of them.
     """
-    stat = path.stat()
-    return _read_campsites(path, stat.st_mtime_ns, stat.st_size)
+    return _reader(path)
 
 
-@lru_cache(maxsize=4)
-def _read_campsites(path: Path, _mtime: int, _size: int) -> tuple[tuple[Campsite, ...], LoadReport]:
-    text = text_of(path)
+def _parsed(path: Path, text: str) -> Parsed[Campsite]:
     try:
         records = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -93,11 +90,13 @@ def _read_campsites(path: Path, _mtime: int, _size: int) -> tuple[tuple[Campsite
     if not isinstance(records, list):
         raise DataError(f"{path} holds no list of dialogues; get the published casino.json")
     numbers = [r.get("dialogue_id") if isinstance(r, Mapping) else None for r in records]
-    kept, report = _gathered(str(path), records, numbers)
-    return kept, report.checked(path, PUBLISHED)
+    return _gathered(str(path), records, numbers)
 
 
-def hub_campsites() -> tuple[tuple[Campsite, ...], LoadReport]:
+_reader = file_reader(_parsed, PUBLISHED)
+
+
+def hub_campsites() -> Parsed[Campsite]:
     """The same from the published copy on a hub, where dialogues are numbered by their rows.
 
     Raises:
@@ -108,9 +107,7 @@ def hub_campsites() -> tuple[tuple[Campsite, ...], LoadReport]:
     return _gathered(f"{HUB_ID}, split train", rows, range(len(rows)))
 
 
-def _gathered(
-    origin: str, records: Sequence[Any], numbers: Sequence[Any]
-) -> tuple[tuple[Campsite, ...], LoadReport]:
+def _gathered(origin: str, records: Sequence[Any], numbers: Sequence[Any]) -> Parsed[Campsite]:
     found: dict[int, Campsite] = {}
     odd: Counter[str] = Counter()
     wrong: list[str] = []

@@ -11,11 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from iterpo.environments.sources.files import LoadReport, text_of
+from iterpo.environments.sources.files import LoadReport, Parsed, file_reader
 from iterpo.environments.sources.hub import hub_rows
 from iterpo.errors import DataError
 
@@ -72,7 +71,7 @@ def unordered(division: Division) -> tuple[tuple[int, ...], ...]:
     return (division.counts, *sorted((division.you, division.them)))
 
 
-def read_divisions(path: Path) -> tuple[tuple[Division, ...], LoadReport]:
+def read_divisions(path: Path) -> Parsed[Division]:
     """Scenarios of one Deal or No Deal file in order of first appearance, duplicates dropped.
 
     The two orders of a scenario (whose values come first) are both kept where both occur. A file
@@ -82,21 +81,20 @@ def read_divisions(path: Path) -> tuple[tuple[Division, ...], LoadReport]:
         DataError: if rows break the format or its promises (equal counts on both sides, each
             side's total 10, 5 to 7 items); the message names the first of them.
     """
-    stat = path.stat()
-    return _read_divisions(path, stat.st_mtime_ns, stat.st_size)
+    return _reader(path)
 
 
-@lru_cache(maxsize=8)
-def _read_divisions(path: Path, _mtime: int, _size: int) -> tuple[tuple[Division, ...], LoadReport]:
-    lines = text_of(path).split("\n")
+def _parsed(path: Path, text: str) -> Parsed[Division]:
     read = _json_row if path.suffix == ".jsonl" else _text_row
-    numbered = enumerate(lines, start=1)
+    numbered = enumerate(text.split("\n"), start=1)
     rows = ((f"line {n}", read(line)) for n, line in numbered if line.strip())
-    kept, report = _gathered(str(path), rows)
-    return kept, report.checked(path, PUBLISHED)
+    return _gathered(str(path), rows)
 
 
-def hub_divisions(split: str) -> tuple[tuple[Division, ...], LoadReport]:
+_reader = file_reader(_parsed, PUBLISHED)
+
+
+def hub_divisions(split: str) -> Parsed[Division]:
     """The same from the published copy on a hub.
 
     Args:
@@ -111,9 +109,7 @@ def hub_divisions(split: str) -> tuple[tuple[Division, ...], LoadReport]:
     return _gathered(f"{HUB_ID}, split {split}", ((f"row {n}", _hub_row(r)) for n, r in numbered))
 
 
-def _gathered(
-    origin: str, rows: Iterable[tuple[str, _Row | str]]
-) -> tuple[tuple[Division, ...], LoadReport]:
+def _gathered(origin: str, rows: Iterable[tuple[str, _Row | str]]) -> Parsed[Division]:
     seen: dict[Division, None] = {}
     views: Counter[tuple[object, ...]] = Counter()
     odd: Counter[str] = Counter()

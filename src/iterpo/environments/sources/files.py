@@ -6,13 +6,17 @@ Nothing is downloaded unasked and nothing is shipped.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from iterpo.errors import DataError, MissingDataError
 
-__all__ = ["LoadReport", "find", "locate", "text_of"]
+__all__ = ["LoadReport", "Parsed", "file_reader", "find", "locate"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +40,62 @@ class LoadReport:
         """The report with further counts."""
         return replace(self, counts={**self.counts, **counts})
 
-    def checked(self, path: Path, published: Mapping[str, str]) -> LoadReport:
+    def checked(self, name: str, checksum: str, published: Mapping[str, str]) -> LoadReport:
         """The report with the checksum of one more file.
 
         Args:
-            path: File that was read.
+            name: File that was read.
+            checksum: Its SHA-256.
             published: File name -> SHA-256 of the published file.
         """
-        checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-        same = published.get(path.name) == checksum
         return replace(
             self,
-            sha256={**self.sha256, path.name: checksum},
-            published={**self.published, path.name: same},
+            sha256={**self.sha256, name: checksum},
+            published={**self.published, name: published.get(name) == checksum},
         )
 
 
-def text_of(path: Path) -> str:
-    """The UTF-8 text of a file, without a byte-order mark.
+Parsed = tuple[tuple[T, ...], LoadReport]
+"""What a file holds, and what was found in it."""
 
-    Raises:
-        DataError: if the file can't be read or holds something else.
+
+def file_reader(
+    parse: Callable[[Path, str], Parsed[T]], published: Mapping[str, str]
+) -> Callable[[Path], Parsed[T]]:
+    """A reader of files from a parser of their text; a file that stays the same is read once.
+
+    The reader raises DataError if a file can't be read or is not UTF-8 text. It skips a byte-order
+    mark, and puts the file's checksum into the report.
+
+    Args:
+        parse: Takes the path, for messages, and the text.
+        published: File name -> SHA-256 of the published file.
     """
+
+    @lru_cache(maxsize=8)
+    def unchanged(path: Path, _mtime: int, _size: int) -> Parsed[T]:
+        raw = _bytes_of(path)
+        kept, report = parse(path, _text_of(path, raw))
+        checksum = hashlib.sha256(raw).hexdigest()
+        return kept, report.checked(path.name, checksum, published)
+
+    def read(path: Path) -> Parsed[T]:
+        stat = path.stat()
+        return unchanged(path, stat.st_mtime_ns, stat.st_size)
+
+    return read
+
+
+def _bytes_of(path: Path) -> bytes:
     try:
-        raw = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise DataError(
             f"{path} can't be read: {error.strerror}; check that it is a file you may read"
         ) from None
+
+
+def _text_of(path: Path, raw: bytes) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from iterpo.domain import Split
-from iterpo.environments.sources.files import LoadReport, find, text_of
+from iterpo.environments.sources.files import LoadReport, Parsed, file_reader, find
 from iterpo.environments.sources.hub import hub_rows
 from iterpo.errors import DataError, MissingDataError
 
@@ -79,7 +79,7 @@ class Listing:
 
 def craigslist(
     split: Split, data_dir: str | None, heldout_file: Heldout, source: Source
-) -> tuple[tuple[Listing, ...], LoadReport]:
+) -> Parsed[Listing]:
     """The scenarios of a split, sorted by kernel_id, and what was found in its source.
 
     A listing (title and price) that occurs in the held-out part is removed from training. Without
@@ -114,9 +114,7 @@ def craigslist(
     return _named_apart(kept, {entry.kernel_id for entry in heldout}), report
 
 
-def _part(
-    part: str, data_dir: str | None, source: Source
-) -> tuple[tuple[Listing, ...], LoadReport]:
+def _part(part: str, data_dir: str | None, source: Source) -> Parsed[Listing]:
     if source == "hub":
         return hub_listings(HUB_SPLITS[part])
     path = _find(part, data_dir)
@@ -143,7 +141,7 @@ def _identity(entry: Listing) -> tuple[str, float]:
     return unicodedata.normalize("NFKC", entry.title), entry.list_price
 
 
-def read_listings(path: Path) -> tuple[tuple[Listing, ...], LoadReport]:
+def read_listings(path: Path) -> Parsed[Listing]:
     """Distinct scenarios of one file in any of the three layouts, sorted by kernel_id.
 
     Of the records with equal listing and target, the one with the smallest kernel_id is kept.
@@ -151,13 +149,10 @@ def read_listings(path: Path) -> tuple[tuple[Listing, ...], LoadReport]:
     Raises:
         DataError: if the file is in none of the layouts; the message names the record.
     """
-    stat = path.stat()
-    return _read(path, stat.st_mtime_ns, stat.st_size)
+    return _reader(path)
 
 
-@lru_cache(maxsize=8)
-def _read(path: Path, _mtime: int, _size: int) -> tuple[tuple[Listing, ...], LoadReport]:
-    text = text_of(path)
+def _parsed(path: Path, text: str) -> Parsed[Listing]:
     first = text.lstrip()[:1]
     if not first:
         raise DataError(f"{path} is empty; get the file again")
@@ -168,12 +163,14 @@ def _read(path: Path, _mtime: int, _size: int) -> tuple[tuple[Listing, ...], Loa
         records = _json_records(path, text)
     else:
         records = _line_records(path, text)
-    kept, report = _gathered(str(path), records)
-    return kept, report.checked(path, PUBLISHED)
+    return _gathered(str(path), records)
+
+
+_reader = file_reader(_parsed, PUBLISHED)
 
 
 @lru_cache(maxsize=3)
-def hub_listings(split: str) -> tuple[tuple[Listing, ...], LoadReport]:
+def hub_listings(split: str) -> Parsed[Listing]:
     """Distinct scenarios of the published copy on a hub, sorted by kernel_id.
 
     Args:
@@ -226,7 +223,7 @@ def _csv_records(path: Path, text: str) -> Iterator[tuple[str, Record]]:
         raise DataError(f"{path}, row {n + 1}: {error}; get the file again") from None
 
 
-def _gathered(where: str, records: _Named) -> tuple[tuple[Listing, ...], LoadReport]:
+def _gathered(where: str, records: _Named) -> Parsed[Listing]:
     """Distinct scenarios, with a count of everything odd."""
     odd: Counter[str] = Counter()
     found: defaultdict[tuple[Any, ...], list[Listing]] = defaultdict(list)
