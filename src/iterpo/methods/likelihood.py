@@ -9,8 +9,8 @@ import torch
 from iterpo.domain import Response, State
 from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone
+from iterpo.models.padding import pad
 from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
-from iterpo.policy_evaluation.features import pad
 
 __all__ = ["log_probs"]
 

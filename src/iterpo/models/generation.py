@@ -21,6 +21,7 @@ from torch import Tensor
 from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
 from iterpo.models.backbone import Backbone
+from iterpo.models.padding import pad
 from iterpo.models.sampler import Draw, RepetitionState, draw
 
 __all__ = ["Generated", "check_context", "generate"]
@@ -178,13 +179,8 @@ class _Batch:
         from transformers import DynamicCache
 
         distinct = list(dict.fromkeys(tuple(p) for p in self.prompts))
-        longest = max(map(len, distinct))
-        ids = torch.full((len(distinct), longest), self.pad, dtype=torch.long)
-        mask = torch.zeros((len(distinct), longest), dtype=torch.long)
-        for k, prompt in enumerate(distinct):  # padded on the left: all rows end together
-            ids[k, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[k, longest - len(prompt) :] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
+        padded = pad(distinct, "left", self.pad)  # so that all rows end together
+        ids, mask = (x.to(self.device) for x in padded)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         cache = DynamicCache(config=self.model.config)
         logits = self._forward(ids, mask, positions, cache)

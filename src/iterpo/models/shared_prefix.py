@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from iterpo.models.backbone import Backbone, frozen
+from iterpo.models.padding import pad
 
 __all__ = ["can_share", "shared_states"]
 
@@ -43,19 +44,9 @@ def shared_states(
         response is meaningless.
     """
     device = backbone.device
-    width = max(map(len, prompts))
-    before = torch.zeros(len(prompts), width, dtype=torch.long)
-    seen = torch.zeros_like(before)
-    for row, prompt in enumerate(prompts):  # padded on the left: the responses follow at once
-        before[row, width - len(prompt) :] = torch.tensor(prompt)
-        seen[row, width - len(prompt) :] = 1
-    after = torch.zeros(len(responses), max(map(len, responses)), dtype=torch.long)
-    said = torch.zeros_like(after)
-    for row, response in enumerate(responses):
-        after[row, : len(response)] = torch.tensor(response)
-        said[row, : len(response)] = 1
+    padded = *pad(prompts, "left"), *pad(responses)  # the responses follow the prompts at once
+    before, seen, after, said = (x.to(device) for x in padded)
     places = torch.tensor(index, device=device)
-    before, seen, after, said = (x.to(device) for x in (before, seen, after, said))
     with frozen(backbone), torch.autocast(device.type, enabled=False):
         states: Tensor = _two_passes(_decoder(backbone.model), before, seen, after, said, places)
     return states

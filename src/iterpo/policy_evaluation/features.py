@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,17 +12,13 @@ from iterpo.domain import Message, Response, State
 from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone, hidden_states
 from iterpo.models.chat import check_ids
+from iterpo.models.padding import PaddingSide, pad
 from iterpo.models.shared_prefix import can_share, shared_states
 from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.candidates import candidates, portions
 from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
 
-__all__ = ["Extracted", "PaddingSide", "extract", "features", "pad"]
-
-PaddingSide = Literal["left", "right"]
-
-# Any id of the vocabulary does: padded positions are masked out and never read.
-_PAD_ID = 0
+__all__ = ["Extracted", "extract", "features"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +106,6 @@ def extract(
                 found[spoken[row]] = value
     tokens = _n_tokens(chains) - sum(len(g.prompt) * (len(g.chains) - 1) for g in shared)
     return Extracted(_stack(found, len(rows)), len(rows), len(chains), tokens, dtype)
-
-
-def pad(sequences: Sequence[Sequence[int]], side: PaddingSide = "right") -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask, both (b, longest) int64."""
-    longest = max(len(ids) for ids in sequences)
-    ids = torch.full((len(sequences), longest), _PAD_ID, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, sequence in enumerate(sequences):
-        n = len(sequence)
-        place = slice(0, n) if side == "right" else slice(longest - n, longest)
-        ids[i, place] = torch.tensor(sequence, dtype=torch.long)
-        mask[i, place] = 1
-    return ids, mask
 
 
 def _token_rows(

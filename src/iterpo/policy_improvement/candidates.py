@@ -11,6 +11,7 @@ import torch
 from iterpo.domain import Response, derive
 from iterpo.errors import TrainingError
 from iterpo.models.generation import Generated, generate
+from iterpo.models.padding import pad
 from iterpo.policy_improvement.drift import Responses
 from iterpo.policy_improvement.job import Job
 from iterpo.policy_improvement.monitors import text_monitors
@@ -56,17 +57,12 @@ class Batch:
 
     def padded(self, job: Job, rows: Sequence[int]) -> Responses:
         """Some candidates beside their prompts."""
-        prompts = [job.prompts.ids[self.indices[n]] for n in rows]
-        said = [self.responses[n].token_ids or () for n in rows]
-        before, after = max(map(len, prompts)), max(map(len, said))
-        ids = torch.full((len(prompts), before + after), job.backbone.chat.stop_ids[0])
-        mask = torch.zeros_like(ids)
-        for row, (prompt, response) in enumerate(zip(prompts, said, strict=True)):
-            place = slice(before - len(prompt), before + len(response))
-            ids[row, place] = torch.tensor([*prompt, *response])
-            mask[row, place] = 1
+        fill = job.backbone.chat.stop_ids[0]
+        prompts = pad([job.prompts.ids[self.indices[n]] for n in rows], "left", fill)
+        said = pad([self.responses[n].token_ids or () for n in rows], "right", fill)
         device = job.backbone.device
-        return Responses(ids.to(device), mask.to(device), after)
+        ids, mask = (torch.cat(both, 1).to(device) for both in zip(prompts, said, strict=True))
+        return Responses(ids, mask, said[0].size(1))
 
     def score(self, job: Job) -> torch.Tensor:
         """Rewards (N,), float64; NaN where there is none.
