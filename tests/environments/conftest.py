@@ -11,6 +11,8 @@ import pytest
 
 from iterpo.domain import Role, Turn
 
+pytest.register_assert_rewrite("environments.rows")
+
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from environments.rows import OPEN, REFUSED, read_row
 from iterpo.domain import Conversation, Ending, Role, Scenario, Split, Turn, discounted_return
 from iterpo.environments import bargain, boxed, make
 from iterpo.environments.alliance import AGENDA, Alliance, AllianceOptions, _drawn, _within_reach
@@ -31,7 +32,6 @@ A = a()
 ALL_FIRST = "[AGREED: A=1 B=1 C=1 D=1 E=1]"
 END = "[NO DEAL]"
 NAMES = "[AGREED: A=water-based B=2 C=3 D=1 E=4]"
-OPEN, REFUSED = "open", "no deal"
 
 # (row and what it shows, messages from 1 on, terms that differ from a or how it stands)
 ROWS: list[tuple[str, list[str], object]] = [
@@ -67,26 +67,14 @@ ROWS: list[tuple[str, list[str], object]] = [
 @pytest.mark.parametrize(("row", "messages", "expected"), ROWS, ids=[r[0] for r in ROWS])
 def test_edge_table(talk: Talk, row: str, messages: list[str], expected: object) -> None:
     turns = talk(*messages)
-    for n in range(1, len(turns)):
-        assert GAME.read(KERNEL, turns[:n]) is None
-    outcome = GAME.read(KERNEL, turns)
-    if expected == OPEN:
-        assert outcome is None
-        # … and without a deal by the end there is no reward.
-        outcome = GAME.read(KERNEL, talk(*messages, *["-"] * (10 - len(messages))))
-        assert outcome is not None
-        assert (outcome.ending, outcome.reward) == (Ending.TURN_LIMIT, 0.0)
+    outcome = read_row(GAME, KERNEL, turns, expected)
+    if outcome is None:
         return
-    assert outcome is not None
-    assert outcome.closing_message == len(messages)
     played = Conversation("c", "k", GAME.name, turns, outcome, "")
     if expected == REFUSED:
-        assert (outcome.ending, outcome.reward, dict(outcome.terms)) == (Ending.REFUSED, 0.0, {})
-        assert not outcome.flags
         assert discounted_return(played, 0.9, "agent_turn") == 0
         return
     assert isinstance(expected, dict)
-    assert outcome.ending is Ending.AGREED
     assert outcome.closed_by == "match"
     assert outcome.terms == {**FIRST, **expected}
     reward = 0.94 if expected else 0.82

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from environments.rows import OPEN, REFUSED, read_row
 from iterpo.domain import Conversation, Ending, Role, Scenario, Split, Turn, discounted_return
 from iterpo.environments import bargain, boxed, issues, make
 from iterpo.environments.job_interview import AGENDA, JobInterview, JobInterviewOptions
@@ -38,7 +39,6 @@ MIXED = (
 MISSING = "[AGREED: Salary=45 Holiday=4 Workplace=Seoul Company=Google]"
 TWICE = J.replace("Holiday", "Salary=45 Holiday")
 END = "[NO DEAL]"
-OPEN, REFUSED = "open", "no deal"
 
 # (row and what it shows, messages from 1 on, terms that differ from j or how it stands)
 ROWS: list[tuple[str, list[str], object]] = [
@@ -79,23 +79,10 @@ ROWS: list[tuple[str, list[str], object]] = [
 @pytest.mark.parametrize(("row", "messages", "expected"), ROWS, ids=[r[0] for r in ROWS])
 def test_edge_table(talk: Talk, row: str, messages: list[str], expected: object) -> None:
     turns = talk(*messages)
-    for n in range(1, len(turns)):
-        assert GAME.read(KERNEL, turns[:n]) is None
-    outcome = GAME.read(KERNEL, turns)
-    if expected == OPEN:
-        assert outcome is None
-        # … and without a deal by the end there is no reward.
-        outcome = GAME.read(KERNEL, talk(*messages, *["-"] * (10 - len(messages))))
-        assert outcome is not None
-        assert (outcome.ending, outcome.reward) == (Ending.TURN_LIMIT, 0.0)
-        return
-    assert outcome is not None
-    assert outcome.closing_message == len(messages)
-    if expected == REFUSED:
-        assert (outcome.ending, outcome.reward, dict(outcome.terms)) == (Ending.REFUSED, 0.0, {})
+    outcome = read_row(GAME, KERNEL, turns, expected)
+    if outcome is None or expected == REFUSED:
         return
     assert isinstance(expected, dict)
-    assert outcome.ending is Ending.AGREED
     assert outcome.closed_by == "match"
     assert outcome.terms == DEAL | {"Salary": 45, "Holiday": 4} | expected
     if not expected:
