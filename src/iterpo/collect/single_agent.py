@@ -105,7 +105,7 @@ class SingleAgentEnv:
         self._actions, self._ended = 0, False
         self._talk = Dialogue(self._backstage, self._environment, self._partner, seat)
         self._check(self._talk)
-        return self._observe(_seen(self._talk)), self._info(self._talk)
+        return self._observe(self._talk.view), self._info(self._talk)
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The agent says ``action``.
@@ -127,7 +127,7 @@ class SingleAgentEnv:
             talk.say(action)
             self._actions += 1
             self._check(talk)
-        outcome = talk.conversation.outcome if talk.conversation else None
+        outcome = talk.outcome
         terminated = outcome is not None and outcome.ending.scored
         truncated = outcome is not None and not terminated
         if outcome is None and self._actions == self._max_actions:
@@ -135,7 +135,7 @@ class SingleAgentEnv:
             talk.leave()
         self._ended = terminated or truncated
         reward = float(outcome.reward or 0.0) if outcome and terminated else 0.0
-        return self._observe(_seen(talk)), reward, terminated, truncated, self._info(talk)
+        return self._observe(talk.view), reward, terminated, truncated, self._info(talk)
 
     def render(self) -> str:
         """The transcript so far, as text."""
@@ -169,7 +169,7 @@ class SingleAgentEnv:
         return found[0]
 
     def _check(self, talk: Dialogue) -> None:
-        outcome = talk.conversation.outcome if talk.conversation else None
+        outcome = talk.outcome
         if outcome and outcome.ending is Ending.INFRASTRUCTURE_FAILURE:
             self._ended = True
             raise TrainingError(
@@ -192,9 +192,3 @@ class SingleAgentEnv:
                 "conversation": talk.conversation,
             }
         return info
-
-
-def _seen(talk: Dialogue) -> View:
-    if talk.view is None:
-        raise OutOfTurnError("the conversation has not begun")
-    return talk.view

@@ -16,7 +16,7 @@ from typing import Any
 
 from iterpo.agents.base import AgentFactory, Reply, Seat
 from iterpo.collect.play import Table, play
-from iterpo.domain import Conversation, Role, Turn, View
+from iterpo.domain import Conversation, Outcome, Role, Turn, View
 from iterpo.environments.base import Environment
 from iterpo.errors import OutOfTurnError
 
@@ -72,8 +72,8 @@ class Dialogue:
         """The opening is said and the partner answers it."""
         self.environment = environment
         self.seat = seat
-        self.view: View | None = None
-        """What the agent sees now, the end included; None before the partner first spoke."""
+        self.view: View
+        """What the agent sees now, the end included."""
         self.conversation: Conversation | None = None
         """The whole conversation once it is over; text only, without evidence of sampling."""
         self._events: queue.SimpleQueue[View | None] = queue.SimpleQueue()
@@ -90,9 +90,14 @@ class Dialogue:
         return self.conversation is not None
 
     @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; None while it goes on."""
+        return self.conversation.outcome if self.conversation else None
+
+    @property
     def turns(self) -> tuple[Turn, ...]:
         """The transcript so far."""
-        return self.view.turns if self.view else ()
+        return self.view.turns
 
     def say(self, text: str) -> None:
         """The agent speaks; returns when the partner has answered or the conversation is over.
@@ -110,13 +115,13 @@ class Dialogue:
         self._playing.cancel()
 
     def _wait(self) -> None:
-        self.view = self._events.get()
-        if self.view is None:
+        view = self._events.get()
+        if view is None:
             if self._playing.cancelled():
                 raise OutOfTurnError("the conversation was broken off while somebody spoke")
             self.conversation = talk = self._playing.result()
-            scenario = self.seat.scenario
-            self.view = self.environment.view(scenario, Role.AGENT, talk.turns)
+            view = self.environment.view(self.seat.scenario, Role.AGENT, talk.turns)
+        self.view = view
 
 
 class _Puppet:

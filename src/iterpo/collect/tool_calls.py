@@ -130,17 +130,17 @@ class ToolConversation:
         """The reward of the conversation; None, which TRL leaves out, where there is none."""
         if self._talk is None:
             return None
-        if self._talk.conversation is None:
+        if self._talk.outcome is None:
             self._talk.leave()
             return self._factory.unfinished
-        return self._talk.conversation.outcome.reward
+        return self._talk.outcome.reward
 
 
 def _heard(talk: Dialogue) -> str:
     """The partner's latest words with the agent's private note, and whether it is over."""
     said = []
-    ending = talk.conversation.outcome.ending if talk.conversation else None
-    if talk.view and talk.turns[-1].role is Role.PARTNER:
+    ending = talk.outcome.ending if talk.outcome else None
+    if talk.turns[-1].role is Role.PARTNER:
         said.append(talk.view.messages()[-1].content)
     if ending is Ending.INFRASTRUCTURE_FAILURE:
         said.append("(The line is dead.)")
