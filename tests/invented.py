@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from operator import mul
@@ -13,7 +13,7 @@ from typing import Any
 from iterpo.domain import derive
 from iterpo.environments import make
 
-__all__ = ["game", "write_campsites", "write_deals", "write_listings"]
+__all__ = ["deal_values", "game", "write_campsites", "write_deals", "write_listings"]
 
 _THINGS = ("Road bike", "Oak desk", "Phone", "Sofa bed", "Café table", "Old van", "Guitar", "Lamp")
 _SUPPLIES = ("Food", "Water", "Firewood")
@@ -23,13 +23,18 @@ def _draw(n: int, *what: int | str) -> int:
     return derive("invented", *what) % n
 
 
-def write_deals(folder: Path, n: int) -> None:
-    """Deal or No Deal: ``n`` training rows and as many held-out ones, each side's total 10."""
-    sides = {
+def deal_values() -> dict[tuple[int, ...], list[tuple[int, ...]]]:
+    """Deal or No Deal: by the counts of a pool, all values of its items with a total of 10."""
+    return {
         counts: [v for v in product(range(11), repeat=3) if sum(map(mul, counts, v)) == 10]
         for counts in product((1, 2, 3, 4), repeat=3)
         if 5 <= sum(counts) <= 7
     }
+
+
+def write_deals(folder: Path, n: int) -> None:
+    """Deal or No Deal: ``n`` training rows and as many held-out ones, each side's total 10."""
+    sides = deal_values()
     pools = sorted(sides)
 
     def row(name: str, i: int) -> str:
@@ -115,19 +120,19 @@ def write_campsites(folder: Path, n: int = 1030) -> None:
     (folder / "casino.json").write_text(json.dumps(records))
 
 
-_WRITERS = {"deal_or_no_deal": write_deals, "craigslist": write_listings}
+_WRITERS: dict[str, Callable[[Path], None]] = {
+    "deal_or_no_deal": partial(write_deals, n=400),
+    "craigslist": partial(write_listings, n=400),
+    "casino": write_campsites,
+}
 
 
 def game(name: str, folder: Path, **options: object) -> Any:
     """A game by name; one that reads a data set reads an invented one, written to ``folder``."""
-    options_type: Any = type(make(name).options)
-    if "data_dir" in {f.name for f in fields(options_type)}:
+    if hasattr(make(name).options, "data_dir"):
         place = folder / name
         if not place.exists():
             place.mkdir(parents=True)
-            if name == "casino":
-                write_campsites(place)
-            else:
-                _WRITERS[name](place, 400)
+            _WRITERS[name](place)
         options["data_dir"] = str(place)
     return make(name, **options)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from itertools import permutations, product
-from operator import mul
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from invented import deal_values
 from iterpo.agents.base import AgentFactory, Seat
 from iterpo.domain import Conversation, Outcome, Role, Scenario, Split, Turn, derive
 from iterpo.environments import make
@@ -58,11 +58,7 @@ def play() -> Player:
 
 def _invented(n: int) -> tuple[Scenario, ...]:
     """Deal or No Deal kernels whose sides' totals are 10, none taken from a data set."""
-    pools = {
-        counts: [v for v in product(range(11), repeat=3) if sum(map(mul, counts, v)) == 10]
-        for counts in product((1, 2, 3, 4), repeat=3)
-        if 5 <= sum(counts) <= 7
-    }
+    pools = deal_values()
     order = sorted(pools)
     out = []
     for i in range(n):
