@@ -162,7 +162,7 @@ def test_candidates_of_a_state_share_its_prompt(backbone, talk, pooling, room):
 
 
 def test_a_prompt_is_not_shared_where_the_cache_forgets_part_of_it(backbone, talk, monkeypatch):
-    monkeypatch.setattr("iterpo.policy_evaluation.features.can_share", lambda _: False)
+    monkeypatch.setattr("iterpo.policy_evaluation.features.keeps_prompts", lambda _: False)
     states, _ = rows_of(talk(0, 1))
     said = [Response("said", i) for i in ((60, 0), (61, 0))]
     found = extract(backbone, states * 2, said)

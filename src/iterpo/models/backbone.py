@@ -33,6 +33,7 @@ __all__ = [
     "check_quantization",
     "frozen",
     "hidden_states",
+    "inner",
     "load",
     "load_chat",
     "merge_adapter",
@@ -70,7 +71,7 @@ class Backbone:
     @property
     def vocabulary(self) -> int:
         """Number of token ids that the model knows; larger ones can't be read."""
-        return int(_inner(self.model).get_input_embeddings().weight.shape[0])
+        return int(inner(self.model).get_input_embeddings().weight.shape[0])
 
 
 def load(
@@ -159,7 +160,7 @@ def attach_lora(backbone: Backbone, spec: LoraSpec, seed: int) -> Any:
     """
     from peft import LoraConfig, PeftModel, get_peft_model
 
-    if TRAINED in getattr(_inner(backbone.model), "peft_config", {}) or _has_adapter(
+    if TRAINED in getattr(inner(backbone.model), "peft_config", {}) or _has_adapter(
         backbone.model, TRAINED
     ):
         raise ModelError(
@@ -235,7 +236,7 @@ def hidden_states(backbone: Backbone, input_ids: Tensor, attention_mask: Tensor)
     mask = attention_mask.to(backbone.device)
     positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
     with frozen(backbone), torch.autocast(backbone.device.type, enabled=False):
-        out = _inner(backbone.model).get_decoder()(
+        out = inner(backbone.model).get_decoder()(
             input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
         )
     states: Tensor = out.last_hidden_state  # (b, n, d)
@@ -348,15 +349,15 @@ def _load_adapter(model: Any, policy: PolicyRef) -> Any:
 
 
 def _context_length(model: Any) -> int:
-    return _context(_inner(model).config)
+    return _context(inner(model).config)
 
 
 def _context(config: Any) -> int:
     return int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 2048)
 
 
-def _inner(model: Any) -> Any:
-    """The transformers model inside a PEFT wrapper."""
+def inner(model: Any) -> Any:
+    """The transformers model inside a PEFT wrapper, if there is one."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 

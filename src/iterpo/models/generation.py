@@ -8,7 +8,6 @@ noise.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +19,10 @@ from torch import Tensor
 
 from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
-from iterpo.models.backbone import Backbone
+from iterpo.models.backbone import Backbone, inner
 from iterpo.models.padding import pad
 from iterpo.models.sampler import Draw, RepetitionState, draw
+from iterpo.models.shared_prefix import cache_argument
 
 __all__ = ["Generated", "check_context", "generate"]
 
@@ -133,7 +133,7 @@ class _Batch:
     ) -> None:
         self.model = backbone.model
         self.device = backbone.device
-        self.cache_argument = _cache_argument(self.model)
+        self.cache_argument = cache_argument(inner(self.model))
         self.sampling = sampling
         self.stop = set(backbone.chat.stop_ids)
         self.pad = backbone.chat.stop_ids[0]
@@ -214,12 +214,6 @@ class _Batch:
             else:
                 keep.append(k)
         return keep
-
-
-def _cache_argument(model: Any) -> str:
-    # Newer transformers renamed the argument; the old name warns, the new one was unknown before.
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return "cache" if "cache" in inspect.signature(inner.forward).parameters else "past_key_values"
 
 
 @contextmanager

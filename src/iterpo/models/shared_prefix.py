@@ -9,17 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iterpo.models.backbone import Backbone, frozen
+from iterpo.models.backbone import Backbone, frozen, inner
 from iterpo.models.padding import pad
 
-__all__ = ["can_share", "shared_states"]
+__all__ = ["cache_argument", "keeps_prompts", "shared_states", "two_passes"]
 
 
-def can_share(backbone: Backbone) -> bool:
-    """Whether this model's cache keeps all of a prompt (a sliding window, say, does not)."""
+def cache_argument(module: Any) -> str:
+    """What the model or its body calls the key/value cache; renamed within transformers 5."""
+    accepted = inspect.signature(type(module).forward).parameters
+    return "cache" if "cache" in accepted else "past_key_values"
+
+
+def keeps_prompts(config: Any) -> bool:
+    """Whether such a model's cache keeps all of a prompt (a sliding window, say, does not)."""
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
-    layers = DynamicCache(config=backbone.model.config).layers
+    layers = DynamicCache(config=config).layers
     return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
 
@@ -47,28 +53,38 @@ def shared_states(
     padded = *pad(prompts, "left"), *pad(responses)  # the responses follow the prompts at once
     before, seen, after, said = (x.to(device) for x in padded)
     places = torch.tensor(index, device=device)
+    mask = torch.cat([seen[places], said], dim=1)
+    decoder = inner(backbone.model).get_decoder()
     with frozen(backbone), torch.autocast(device.type, enabled=False):
-        states: Tensor = _two_passes(_decoder(backbone.model), before, seen, after, said, places)
-    return states
+        return two_passes(decoder, (before, seen), places, after, mask)[:, 1:]
 
 
-def _two_passes(
-    decoder: Any, before: Tensor, seen: Tensor, after: Tensor, said: Tensor, places: Tensor
-) -> Any:
+def two_passes(
+    decoder: Any, before: tuple[Tensor, Tensor], index: Tensor, after: Tensor, mask: Tensor
+) -> Tensor:
+    """Hidden states of responses: every prompt runs through once, then the responses behind it.
+
+    Args:
+        decoder: Transformer body, adapters included.
+        before: Token ids and attention mask (u, p) of distinct prompts, padded on the left.
+        index: Prompt (b,) of each response.
+        after: Token ids (b, c) of the responses, padded on the right; c may be 0.
+        mask: (b, p + c), 1 on the real tokens of a prompt and its response.
+
+    Returns:
+        Final layer's states (b, 1 + c, d): at the prompt's last token, then at each of ``after``.
+    """
     from transformers import DynamicCache
 
+    prompts, seen = before
     cache = DynamicCache(config=decoder.config)
-    name = "cache" if "cache" in inspect.signature(decoder.forward).parameters else None
-    kept = {name or "past_key_values": cache, "use_cache": True}
-    positions = (seen.cumsum(-1) - 1).clamp(min=0)
-    decoder(input_ids=before, attention_mask=seen, position_ids=positions, **kept)
-    cache.batch_select_indices(places)
-    mask = torch.cat([seen[places], said], dim=1)
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, seen.shape[1] :]
-    out = decoder(input_ids=after, attention_mask=mask, position_ids=positions, **kept)
-    return out.last_hidden_state
-
-
-def _decoder(model: Any) -> Any:
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return inner.get_decoder()
+    kept = {cache_argument(decoder): cache, "use_cache": True}
+    positions = (seen.cumsum(1) - 1).clamp(min=0)
+    first = decoder(input_ids=prompts, attention_mask=seen, position_ids=positions, **kept)
+    last: Tensor = first.last_hidden_state[index, -1:]  # (b, 1, d)
+    if after.size(1) == 0:
+        return last
+    cache.batch_select_indices(index)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, seen.size(1) :]
+    rest = decoder(input_ids=after, attention_mask=mask, position_ids=positions, **kept)
+    return torch.cat([last, rest.last_hidden_state], dim=1)

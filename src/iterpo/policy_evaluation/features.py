@@ -13,7 +13,7 @@ from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone, hidden_states
 from iterpo.models.chat import check_ids
 from iterpo.models.padding import PaddingSide, pad
-from iterpo.models.shared_prefix import can_share, shared_states
+from iterpo.models.shared_prefix import keeps_prompts, shared_states
 from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.candidates import candidates, portions
 from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
@@ -85,7 +85,7 @@ def extract(
     chains = chain_rows([rows[i] for i in spoken])
     _check_context(chains, backbone.context_length, [states[i] for i in spoken])
     check_ids((chain.ids for chain in chains), backbone.vocabulary)
-    alone, shared = candidates(chains) if can_share(backbone) else (chains, [])
+    alone, shared = candidates(chains) if keeps_prompts(backbone.model.config) else (chains, [])
     found: dict[int, Tensor] = {}
     dtype = ""
     for batch in batches(alone, max_batch_tokens):

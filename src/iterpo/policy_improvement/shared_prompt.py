@@ -6,15 +6,15 @@ times gives the same numbers (to rounding) for a fraction of the work.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.modeling_outputs import MoeModelOutputWithPast
+
+from iterpo.models.shared_prefix import keeps_prompts, two_passes
 
 __all__ = ["agree", "can_share", "precomputed", "response_logits", "response_states"]
 
@@ -24,10 +24,9 @@ _log = logging.getLogger(__name__)
 
 def can_share(model: Any, prompt_ids: torch.Tensor) -> bool:
     """Whether sharing is exact for this model's attention and pays for these prompts (B, P)."""
-    cache = DynamicCache(config=model.config)
-    plain = all(type(layer) is DynamicLayer for layer in cache.layers)
     checkpointing = any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
-    return plain and not checkpointing and 2 * len(_distinct(prompt_ids)[0]) <= len(prompt_ids)
+    exact = keeps_prompts(model.config) and not checkpointing
+    return exact and 2 * len(_distinct(prompt_ids)[0]) <= len(prompt_ids)
 
 
 def response_states(
@@ -46,27 +45,8 @@ def response_states(
     """
     width = ids.size(1) - n_response
     rows, index = _distinct(ids[:, :width])
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    cache = DynamicCache(config=decoder.config)
-    kept = {_cache_argument(decoder): cache, "use_cache": True}
-    prompt = decoder(
-        input_ids=ids[rows, :width],
-        attention_mask=mask[rows, :width],
-        position_ids=positions[rows, :width],
-        **kept,
-    )
-    first = prompt.last_hidden_state[index, -1:]  # (B, 1, d)
-    if n_response == 1:
-        return cast(torch.Tensor, first)
-    cache.batch_select_indices(index)
-    rest = decoder(
-        input_ids=ids[:, width:-1],
-        attention_mask=mask[:, :-1],
-        position_ids=positions[:, width:-1],
-        **kept,
-    )
-    states: torch.Tensor = torch.cat([first, rest.last_hidden_state], dim=1)
-    return states
+    before = ids[rows, :width], mask[rows, :width]
+    return two_passes(decoder, before, index, ids[:, width:-1], mask[:, :-1])
 
 
 def response_logits(
@@ -123,12 +103,6 @@ def precomputed(decoder: Any, states: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         del decoder.__dict__["forward"]
-
-
-def _cache_argument(decoder: Any) -> str:
-    """The argument's name changed within transformers 5."""
-    accepted = inspect.signature(type(decoder).forward).parameters
-    return "cache" if "cache" in accepted else "past_key_values"
 
 
 def _distinct(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
