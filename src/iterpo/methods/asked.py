@@ -28,7 +28,7 @@ from iterpo.models.backbone import Backbone
 from iterpo.models.generation import generate
 from iterpo.policy_evaluation.base import QConfig
 
-__all__ = ["Asked", "Heard", "ask", "listen"]
+__all__ = ["Asked", "Heard", "Spoken", "ask", "listen", "speak"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,23 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Spoken:
     """What a policy says."""
 
     states: list[State]
     """The states, each as often as there are candidates."""
     said: list[Response]
     """One response for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a policy says, and how likely it finds that and the log."""
+
+    spoken: Spoken
+    """What it says."""
     own: list[tuple[float, ...]]
-    """log-probs of the tokens of ``said``."""
+    """log-probs of the tokens of what it says."""
     logged: list[tuple[float, ...]]
     """log-probs of the tokens of every agent action in ``weighed``, one after the other."""
 
@@ -117,8 +125,8 @@ def ask(
     )
 
 
-def listen(policy: Backbone, asked: Asked) -> Heard:
-    """Let a policy speak at the states, and judge the logged responses; it must not be training."""
+def speak(policy: Backbone, asked: Asked) -> Spoken:
+    """Let a policy speak at the states; it must not be training."""
     room = policy.context_length - asked.sampling.max_new_tokens
     states, prompts, seeds = [], [], []
     for row in asked.rows:
@@ -134,16 +142,17 @@ def listen(policy: Backbone, asked: Asked) -> Heard:
             seeds.append(derive(asked.q.seed, "verdict", *name))
     drawn = generate(policy, prompts, asked.sampling, seeds)
     said = [Response(policy.chat.decode(g.token_ids), g.token_ids) for g in drawn]
+    return Spoken(states, said)
+
+
+def listen(policy: Backbone, asked: Asked) -> Heard:
+    """Let a policy speak, and judge what it said and the logged responses."""
+    spoken, temperature = speak(policy, asked), asked.sampling.temperature or 1.0
     rows = [d for c in asked.weighed for d in decisions(c, 1.0)]
     return Heard(
-        states,
-        said,
-        log_probs(policy, states, said, asked.sampling.temperature or 1.0),
-        log_probs(
-            policy, [d.state for d in rows], [d.response for d in rows], asked.sampling.temperature
-        )
-        if rows
-        else [],
+        spoken,
+        log_probs(policy, spoken.states, spoken.said, temperature),
+        log_probs(policy, [d.state for d in rows], [d.response for d in rows], temperature),
     )
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from iterpo.domain import (
@@ -20,12 +19,13 @@ from iterpo.domain import (
 from iterpo.errors import BatchError
 from iterpo.measure.intervals import Interval, mean_interval
 from iterpo.measure.off_policy import Reweighed, first_order_gain, reweighed, value_gain
-from iterpo.methods.asked import Asked, Heard, listen
+from iterpo.methods.asked import Asked, Heard, Spoken, speak
 from iterpo.methods.likelihood import log_probs
 from iterpo.methods.verdict import Evidence, VerdictConfig, confidence_of_each
 from iterpo.models.backbone import Backbone
 from iterpo.policy_evaluation.coverage import nearest_logged, unseen
 from iterpo.policy_evaluation.features import features
+from iterpo.policy_evaluation.health import pearson
 from iterpo.policy_evaluation.qfunction import QFunction
 
 __all__ = ["weigh"]
@@ -38,7 +38,7 @@ _SHOWN_CHARACTERS = 160
 def weigh(
     old: Backbone,
     asked: Asked,
-    new: Heard,
+    heard: Heard,
     fitted: tuple[QFunction | None, QFunction | None],
     config: VerdictConfig,
 ) -> Evidence:
@@ -47,11 +47,11 @@ def weigh(
     Args:
         old: The policy that the update started from.
         asked: What was asked.
-        new: What the new policy said.
+        heard: From the new policy.
         fitted: The Q that was trained on, and the judge.
         config: Confidence.
     """
-    before = listen(old, replace(asked, weighed=()))
+    new, before = heard.spoken, speak(old, asked)
     under_old = log_probs(old, new.states, new.said, asked.sampling.temperature or 1.0)
     q, judge = fitted
     read = _read(next((f.backbone for f in fitted if f is not None), old), asked, new, before)
@@ -59,8 +59,8 @@ def weigh(
     off_policy = bool(asked.weighed) and gap is not None and gap <= _most(old)
     each = confidence_of_each(config.confidence, (judge is not None) + 2 * off_policy)
     found = Evidence(
-        kl=_kl(new.own, under_old),
-        moved=_moved(new.own, under_old),
+        kl=_kl(heard.own, under_old),
+        moved=_moved(heard.own, under_old),
         q_gain=_gain(q, new.states, read, each),
         judge_gain=_gain(judge, new.states, read, each),
         judge_correlation=_correlation(judge, asked.logged, read[2]),
@@ -79,10 +79,10 @@ def weigh(
     if asked.weighed and not off_policy:
         told = f"stored log-probabilities differ from the old policy's by {gap} a token on average"
         return replace(found, notes=(*found.notes, told))
-    return _with_off_policy(found, asked, new.logged) if off_policy else found
+    return _with_off_policy(found, asked, heard.logged) if off_policy else found
 
 
-def _read(reader: Backbone, asked: Asked, new: Heard, old: Heard) -> list[torch.Tensor]:
+def _read(reader: Backbone, asked: Asked, new: Spoken, old: Spoken) -> list[torch.Tensor]:
     """Features of the new candidates, the old ones and the logged responses, as Q reads them."""
     logged = ([d.state for d in asked.logged], [d.response for d in asked.logged])
     return [
@@ -123,10 +123,7 @@ def _correlation(
         return None
     scores, returns = judge.scores(read), torch.tensor([d.ret for d in rows])
     known = torch.isfinite(scores)
-    pair = np.array([scores[known].tolist(), returns[known].tolist()])
-    if pair.shape[1] < 3 or (np.ptp(pair, axis=1) < 1e-9).any():
-        return None
-    return float(np.corrcoef(pair)[0, 1])
+    return pearson(scores[known].double().numpy(), returns[known].double().numpy())
 
 
 def _kl(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> float:
@@ -161,10 +158,10 @@ def _most(old: Backbone) -> float:
 
 
 def _with_coverage(
-    found: Evidence, asked: Asked, new: Heard, old: Heard, read: Sequence[torch.Tensor]
+    found: Evidence, asked: Asked, new: Spoken, old: Spoken, read: Sequence[torch.Tensor]
 ) -> Evidence:
     """Shares of responses outside the log, and those farthest from it."""
-    names = [[s.conversation_id for s in heard.states] for heard in (new, old)]
+    names = [[s.conversation_id for s in spoken.states] for spoken in (new, old)]
     names.append([d.state.conversation_id for d in asked.logged])
     known = [torch.isfinite(r).all(dim=1) & (r.shape[1] > 0) for r in read]
     if not all(bool(k.any()) for k in known):

@@ -10,7 +10,8 @@ from iterpo.domain import Response, State
 from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone
 from iterpo.models.padding import pad
-from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
+from iterpo.policy_evaluation.chains import Chain, batches, chain_rows
+from iterpo.policy_evaluation.features import token_rows
 
 __all__ = ["log_probs"]
 
@@ -38,15 +39,7 @@ def log_probs(
     Raises:
         ContextOverflowError: if a state and its response don't fit the context.
     """
-    rows = [
-        TokenRow(
-            s.conversation_id,
-            s.t,
-            policy.chat.prompt_ids(s.messages),
-            policy.chat.response_token_ids(r),
-        )
-        for s, r in zip(states, responses, strict=True)
-    ]
+    rows = token_rows(policy, states, responses)
     spoken = [i for i, row in enumerate(rows) if len(row.response)]
     chains = chain_rows([rows[i] for i in spoken])
     longest = max((len(chain.ids) for chain in chains), default=0)

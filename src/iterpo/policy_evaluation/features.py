@@ -18,7 +18,7 @@ from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.candidates import candidates, portions
 from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
 
-__all__ = ["Extracted", "extract", "features"]
+__all__ = ["Extracted", "extract", "features", "token_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def extract(
     padding: PaddingSide = "right",
 ) -> Extracted:
     """``features`` with the counts of what was done; ``padding`` exists to show it is harmless."""
-    rows = _token_rows(backbone, states, responses)
+    rows = token_rows(backbone, states, responses)
     spoken = [i for i, row in enumerate(rows) if len(row.response)]
     chains = chain_rows([rows[i] for i in spoken])
     _check_context(chains, backbone.context_length, [states[i] for i in spoken])
@@ -108,9 +108,14 @@ def extract(
     return Extracted(_stack(found, len(rows)), len(rows), len(chains), tokens, dtype)
 
 
-def _token_rows(
+def token_rows(
     backbone: Backbone, states: Sequence[State], responses: Sequence[Response]
 ) -> list[TokenRow]:
+    """Each (state, response) as token ids; a prompt that comes again is rendered once.
+
+    Raises:
+        BatchError: if the stored ids of a response don't spell its text.
+    """
     if len(states) != len(responses):
         raise ValueError(f"{len(states)} states but {len(responses)} responses; give one for each")
     prompts: dict[tuple[Message, ...], Sequence[int]] = {}

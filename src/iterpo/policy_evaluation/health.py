@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iterpo.domain import Decision, Reward
 
-__all__ = ["Bin", "Fit", "Part", "QHealth", "TurnFit", "convergence", "fit_quality"]
+__all__ = ["Bin", "Fit", "Part", "QHealth", "TurnFit", "convergence", "fit_quality", "pearson"]
 
 Array = NDArray[np.float64]
 
@@ -176,8 +176,8 @@ def fit_quality(
     mse, variance = float(np.mean((q - g) ** 2)), float(np.var(g))
     slope, intercept = _line(q, g)
     return Fit(
-        pearson=_pearson(q, g),
-        spearman=_pearson(_ranks(q), _ranks(g)),
+        pearson=pearson(q, g),
+        spearman=pearson(_ranks(q), _ranks(g)),
         r2=1.0 - mse / variance if _varies(g) else None,
         mse=mse,
         variance=variance,
@@ -213,7 +213,8 @@ def _varies(x: Array) -> bool:
     return len(x) > 1 and float(np.ptp(x)) > 1e-9 * max(1.0, float(np.max(np.abs(x))))
 
 
-def _pearson(x: Array, y: Array) -> float | None:
+def pearson(x: Array, y: Array) -> float | None:
+    """Correlation of two samples (n,); None where too few or constant values leave it undefined."""
     if len(x) < 3 or not _varies(x) or not _varies(y):
         return None
     return float(np.corrcoef(x, y)[0, 1])
@@ -256,6 +257,6 @@ def _turn(t: int, q: Array, g: Array, turns: NDArray[np.int64]) -> TurnFit:
         len(q),
         float(g.mean()),
         float(q.mean()),
-        _pearson(q, g),
+        pearson(q, g),
         float(np.mean((q - g) ** 2)),
     )
