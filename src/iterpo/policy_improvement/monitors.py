@@ -30,7 +30,11 @@ def text_monitors(states: Sequence[State], responses: Sequence[Response]) -> dic
     """
     repeated = [repeated_share(r.token_ids or tuple(r.text.split())) for r in responses]
     found = [boxes(r.text) for r in responses]
-    known = {id(s): frozenset(numbers(" ".join(m.content for m in s.messages))) for s in states}
+    prompts = {id(s): s.messages for s in states}  # one for all candidates of a state
+    known = {
+        key: frozenset(numbers(" ".join(m.content for m in messages)))
+        for key, messages in prompts.items()
+    }
     wrong = [miscopied(r.text, known[id(s)]) for s, r in zip(states, responses, strict=True)]
     told = [w for w in wrong if w is not None]
     shares: dict[str, Sequence[float]] = {
