@@ -31,15 +31,16 @@ def hold_out(
     another id lands on the same side. At least one group is held out where there are two or more
     and ``fraction`` is positive; one always stays to be fitted on.
     """
+    if fraction <= 0:
+        return frozenset()
     groups = _groups(conversations, unit)
     ordered = sorted(groups, key=lambda key: (derive(seed, "hold-out", key), key))
     wanted = fraction * len(conversations)
     chosen: list[int] = []
-    if fraction > 0:
-        for key in ordered[:-1]:
-            if chosen and len(chosen) + len(groups[key]) / 2 > wanted:
-                break
-            chosen += groups[key]
+    for key in ordered[:-1]:
+        if chosen and len(chosen) + len(groups[key]) / 2 > wanted:
+            break
+        chosen += groups[key]
     return frozenset(chosen)
 
 
