@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from iterpo.agents.scripted import Bargaining
 from iterpo.domain import Role, Scenario, Turn
 from iterpo.environments import alliance, casino, deal_or_no_deal, job_interview
 from iterpo.environments.boxed import boxes
 from nano_pretraining import phrasings
 from nano_pretraining.kernels import game
-from nano_pretraining.position import Position, Terms
+from nano_pretraining.position import Position, Terms, position
 
 __all__ = ["Box", "agent_boxes", "consent_is_copied", "words_fit"]
 
@@ -71,8 +70,7 @@ def consent_is_copied(text: str, turns: Sequence[Turn], scenario: Scenario) -> b
 
 
 def _seat(scenario: Scenario) -> Position:
-    bargain: Any = cast(Bargaining, game(scenario.environment)).bargain(scenario)
-    return Position(scenario, Role.AGENT, 0, bargain)
+    return position(game(scenario.environment), scenario, Role.AGENT)
 
 
 def _boxed(seat: Position, text: str) -> Terms | None:

@@ -14,14 +14,14 @@ from iterpo.environments.base import Environment
 from iterpo.environments.casino import ITEMS as PACKAGES
 from nano_pretraining.titles import invented_listing
 
-__all__ = ["GAMES", "game", "invented", "kernels"]
+__all__ = ["GAMES", "WITH_DATA", "game", "invented", "kernels"]
 
 GAMES = ("ultimatum", "deal_or_no_deal", "craigslist", "casino", "job_interview", "alliance")
 
 
-def game(name: str) -> Environment:
+def game(name: str, **options: object) -> Environment:
     """A game in the compact prompt style."""
-    return make(name, prompt_style="compact")
+    return make(name, prompt_style="compact", **options)
 
 
 def kernels(name: str, n: int, seed: int, split: Split = Split.TRAIN) -> tuple[Scenario, ...]:
@@ -87,3 +87,5 @@ _INVENTORS: Mapping[str, Callable[[random.Random], dict[str, Any]]] = {
     "casino": _campsite,
     "craigslist": _listing,
 }
+WITH_DATA = tuple(_INVENTORS)
+"""Games with a data set."""

@@ -22,7 +22,6 @@ __all__ = ["Position", "Terms", "position"]
 Terms = Any
 """Dollars in cents, or a number per item or issue; as the game's bargain has them."""
 
-
 _WISH = (0.15, 0.4, 0.6, 0.75, 0.8, 0.85, 0.9)
 """How often a unit of an item of 0, 1, 2, … points is asked for."""
 

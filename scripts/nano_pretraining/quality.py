@@ -22,8 +22,6 @@ from iterpo.domain import (
     Turn,
     discounted_return,
 )
-from iterpo.environments import make
-from iterpo.environments.base import Environment
 from iterpo.models.backbone import Backbone
 from nano_pretraining.judging import agent_boxes, consent_is_copied, words_fit
 from nano_pretraining.kernels import game, kernels
@@ -88,20 +86,16 @@ def converse(
         split: Kind of kernels.
         data_dir: Where a game's data set lies, to measure on its kernels; None: invented ones.
     """
-    environment, scenarios = game(name), kernels(name, n, seed + 1, split)
-    if data_dir is not None:
-        environment = make(name, prompt_style="compact", data_dir=data_dir)
-        scenarios = _some(environment, split, n)
+    if data_dir is None:
+        environment, scenarios = game(name), kernels(name, n, seed + 1, split)
+    else:
+        environment = game(name, data_dir=data_dir)
+        scenarios = environment.scenarios(split, min(n, 150))  # CaSiNo has no more held out
     partner = ScriptedPartner(cast(Bargaining, environment))
     table = Table(environment, LocalPolicy(backbone, sampling), partner)
     places = seats(scenarios, math.ceil(n / len(scenarios)), round=0, seed=seed)
     played = collect(table, places, j_star=lambda s: partner.j_star(s, GAMMA))
     return list(played), {s.kernel_id: s for s in scenarios}
-
-
-def _some(environment: Environment, split: Split, n: int) -> tuple[Scenario, ...]:
-    """Up to 150 kernels of a data set: CaSiNo has no more held out."""
-    return environment.scenarios(split, min(n, 150))
 
 
 def measure(conversations: Sequence[Conversation], scenarios: Mapping[str, Scenario]) -> Quality:

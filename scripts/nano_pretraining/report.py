@@ -6,7 +6,7 @@ from pathlib import Path
 
 from iterpo.domain import Sampling, Split
 from iterpo.models import backbone, hub
-from nano_pretraining.kernels import GAMES
+from nano_pretraining.kernels import GAMES, WITH_DATA
 from nano_pretraining.quality import Quality, converse, measure
 
 __all__ = ["quality_table"]
@@ -15,7 +15,6 @@ _COLUMNS = (
     "game", "kernels", "agreement", "J", "J*", "J/J*", "boxing", "valid boxes", "right boxes",
     "right words", "copied", "first offer", "tokens 5/50/95%", "cut",
 )  # fmt: skip
-_WITH_DATA = ("deal_or_no_deal", "craigslist", "casino")
 
 
 def quality_table(folder: Path, n: int, seed: int, data_dir: str | None = None) -> str:
@@ -32,7 +31,7 @@ def quality_table(folder: Path, n: int, seed: int, data_dir: str | None = None) 
             ("train-like", Split.TRAIN, None),
             ("held-out", Split.HELDOUT, None),
         ]
-        if data_dir is not None and name in _WITH_DATA:
+        if data_dir is not None and name in WITH_DATA:
             kinds.append(("real held-out", Split.HELDOUT, data_dir))
         for label, split, place in kinds:
             played = converse(model, name, n, sampling, seed, split=split, data_dir=place)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 from iterpo.environments import alliance, casino, deal_or_no_deal, job_interview
+from iterpo.environments.boxed import money_text
 from nano_pretraining.position import Position, Terms
 
 __all__ = ["in_words", "taste"]
@@ -15,7 +16,7 @@ def in_words(position: Position, terms: Terms, rng: random.Random) -> dict[str, 
     """Fields that name terms: ``x``; ``mine``; or ``one``, ``two``."""
     name = position.scenario.environment
     if name in ("ultimatum", "craigslist"):
-        return {"x": _dollars(terms)}
+        return {"x": f"${money_text(terms)}"}
     if name == "deal_or_no_deal":
         pairs = zip(deal_or_no_deal.ITEMS, terms, strict=True)
         return {"mine": " ".join(f"{n} {item}{'s' * (n != 1)}" for item, n in pairs)}
@@ -57,7 +58,3 @@ def taste(position: Position) -> dict[str, str]:
 def _ends(names: Sequence[str], values: Sequence[float]) -> dict[str, str]:
     order = sorted(range(len(names)), key=lambda i: -values[i])
     return {"top": names[order[0]], "low": names[order[-1]]}
-
-
-def _dollars(cents: int) -> str:
-    return f"${cents // 100}" if cents % 100 == 0 else f"${cents / 100:.2f}"
