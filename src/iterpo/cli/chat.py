@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,13 +20,14 @@ from iterpo.cli.options import (
     read_sampling,
     read_split,
 )
-from iterpo.cli.output import examples, remark, say
+from iterpo.cli.output import examples, say
 
 if TYPE_CHECKING:
     from iterpo.agents.base import Agent, Reply, Seat
     from iterpo.domain import Conversation, Role, Sampling, Scenario, View
     from iterpo.environments.base import Environment
-    from iterpo.experiments.speakers import Seating, Speaker
+    from iterpo.experiments.results import RunFacts
+    from iterpo.experiments.speakers import Speaker
 
 __all__ = ["EXAMPLES", "NAME", "command"]
 
@@ -108,15 +109,18 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the model's sampling.")] = 0,
 ) -> None:
     """Set below: the help names the speakers."""
+    from iterpo.cli.aloud import converse
     from iterpo.cli.games import game_for, kernel_of, make_game, use_threads
     from iterpo.experiments.speakers import seat
 
     role = _role(side, agent, partner)
     _check_source(name, option, run)
     where, sampling = read_split(split), read_sampling(temperature, top_p, max_new_tokens)
-    other = _other(agent or partner, role, run, sampling)
-    if run is not None:
-        game = make_game(*_game_of(run))
+    facts = _facts(run)
+    other = _other(agent or partner, role, facts, sampling)
+    if facts is not None:
+        played = facts.plan.environment
+        game = make_game(played.name, played.options)
     else:
         game = game_for(name or "ultimatum", option, (other,))
     sides = (other, _person) if role.value == "partner" else (_person, other)
@@ -124,7 +128,7 @@ def command(
     seating = seat(game, *sides, gamma=_GAMMA)
     scenario = kernel_of(game, where, kernel)
     _introduce(game, scenario, role)
-    _finish(_play(seating, scenario, role, seed))
+    _finish(converse(seating, scenario, seed, (role.other,)))
 
 
 command.__doc__ = (
@@ -160,29 +164,28 @@ def _check_source(name: str | None, option: list[str] | None, run: Path | None) 
         raise ConfigError("--run takes the game and its options from the run; leave them out")
 
 
-def _other(spec: str | None, role: Role, run: Path | None, sampling: Sampling) -> Speaker:
+def _facts(run: Path | None) -> RunFacts | None:
+    if run is None:
+        return None
+    from iterpo.experiments.results import read_run
+
+    return read_run(run)
+
+
+def _other(spec: str | None, role: Role, run: RunFacts | None, sampling: Sampling) -> Speaker:
     """Who sits on the other side: as named, as the run has it, or a default."""
     from iterpo.domain import Role
     from iterpo.experiments.speakers import Local, partner_of, read_speaker
 
     if spec is None and run is not None:
         from iterpo.experiments.lineage import policy_of_round
-        from iterpo.experiments.results import read_run
 
-        facts = read_run(run)
         if role is Role.AGENT:
-            return partner_of(facts.plan.partner)
-        trained = len([r for r in facts.rounds if r.update])
-        best = facts.best_round if facts.best_round is not None else trained
-        return Local(policy_of_round(run, facts.plan, best), sampling)
+            return partner_of(run.plan.partner)
+        trained = len([r for r in run.rounds if r.update])
+        best = run.best_round if run.best_round is not None else trained
+        return Local(policy_of_round(run.folder, run.plan, best), sampling)
     return read_speaker(spec or ("scripted" if role is Role.AGENT else "nano"), sampling)
-
-
-def _game_of(run: Path) -> tuple[str, dict[str, Any]]:
-    from iterpo.experiments.results import read_run
-
-    section = read_run(run).plan.environment
-    return section.name, dict(section.options)
 
 
 def _introduce(game: Environment, scenario: Scenario, role: Role) -> None:
@@ -198,33 +201,12 @@ def _introduce(game: Environment, scenario: Scenario, role: Role) -> None:
     print_message(f"{who} (opening)", opening.text)
 
 
-def _play(seating: Seating, scenario: Scenario, role: Role, seed: int) -> Conversation:
-    import asyncio
-    from dataclasses import replace
-
-    from iterpo.agents.base import Seat
-    from iterpo.cli.aloud import Aloud
-    from iterpo.collect import play
-    from iterpo.domain import Role
-
-    table = seating.table
-    if role is Role.PARTNER:
-        table = replace(table, agent=Aloud(table.agent))
-    else:
-        table = replace(table, partner=Aloud(table.partner))
-    place = Seat(scenario, Role.AGENT, seating.round, 0, seed)
-    conversation = asyncio.run(play(table, place))
-    return replace(conversation, j_star=dict(seating.j_star(scenario)) if seating.j_star else {})
-
-
 def _finish(conversation: Conversation) -> None:
+    from iterpo.cli.aloud import check_unbroken
     from iterpo.cli.transcripts import print_outcome
-    from iterpo.domain import Ending
 
     if conversation.outcome.detail.startswith("_Left"):
         say("\nyou left; nothing was agreed.")
         return
-    if conversation.outcome.ending is Ending.INFRASTRUCTURE_FAILURE:
-        remark(f"iterpo: the conversation broke off: {conversation.outcome.detail}")
-        raise typer.Exit(2)
+    check_unbroken(conversation)
     print_outcome(conversation, _GAMMA)

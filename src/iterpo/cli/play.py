@@ -21,11 +21,10 @@ from iterpo.cli.options import (
     read_sampling,
     read_split,
 )
-from iterpo.cli.output import examples, facts_text, print_json, remark, say
+from iterpo.cli.output import examples, facts_text, print_json, say
 
 if TYPE_CHECKING:
-    from iterpo.domain import Conversation, Scenario
-    from iterpo.experiments.speakers import Seating
+    from iterpo.domain import Conversation
 
 __all__ = ["EXAMPLES", "NAME", "command"]
 
@@ -56,7 +55,10 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Set below: the help names the speakers."""
+    from iterpo.cli.aloud import check_unbroken, converse
     from iterpo.cli.games import game_for, kernel_of, use_threads
+    from iterpo.cli.transcripts import print_message, print_outcome
+    from iterpo.domain import Role, derive
     from iterpo.experiments.speakers import read_speaker, seat
 
     where = read_split(split)
@@ -69,55 +71,25 @@ def command(
     if not as_json:
         say(f"{game.name}, {scenario.kernel_id}: {agent} is the agent, {partner} the partner")
         say(f"{facts_text(scenario.facts)}\n")
-    conversation = _play(seating, scenario, seed, aloud=not as_json)
+        opening = game.opening(scenario)
+        print_message(f"{opening.role.value} (opening)", opening.text)
+    drawn = derive(seed, "play", scenario.kernel_id)
+    conversation = converse(seating, scenario, drawn, () if as_json else tuple(Role))
     if as_json:
         print_json(_values(conversation, gamma) | {"agent": agent, "partner": partner})
-    _finish(conversation, gamma, silent=as_json)
+    check_unbroken(conversation)
+    if not as_json:
+        print_outcome(conversation, gamma)
 
 
 command.__doc__ = _HELP
 
 
-def _play(seating: Seating, scenario: Scenario, seed: int, *, aloud: bool) -> Conversation:
-    import asyncio
-    from dataclasses import replace
-
-    from iterpo.agents.base import Seat
-    from iterpo.cli.aloud import Aloud
-    from iterpo.cli.transcripts import print_message
-    from iterpo.collect import play
-    from iterpo.domain import Role, derive
-
-    table = seating.table
-    if aloud:
-        opening = table.environment.opening(scenario)
-        print_message(f"{opening.role.value} (opening)", opening.text)
-        table = replace(table, agent=Aloud(table.agent), partner=Aloud(table.partner))
-    place = Seat(scenario, Role.AGENT, seating.round, 0, derive(seed, "play", scenario.kernel_id))
-    conversation = asyncio.run(play(table, place))
-    best = dict(seating.j_star(scenario)) if seating.j_star else {}
-    return replace(conversation, j_star=best)
-
-
 def _values(conversation: Conversation, gamma: float) -> dict[str, Any]:
     from iterpo.cli.transcripts import Credit, as_json
-    from iterpo.domain import discounted_return
+    from iterpo.measure import result_record
 
-    scored = conversation.outcome.ending.scored
-    returns = {
-        "agent_turn": discounted_return(conversation, gamma, "agent_turn") if scored else None,
-        "message": discounted_return(conversation, gamma, "message") if scored else None,
-    }
+    record = result_record(conversation, gamma)
+    returns = {"agent_turn": record.return_agent_turn, "message": record.return_message}
     values = as_json(conversation, Credit(gamma, "agent_turn"))
     return values | {"environment": conversation.environment, "gamma": gamma, "returns": returns}
-
-
-def _finish(conversation: Conversation, gamma: float, *, silent: bool) -> None:
-    from iterpo.cli.transcripts import print_outcome
-    from iterpo.domain import Ending
-
-    if conversation.outcome.ending is Ending.INFRASTRUCTURE_FAILURE:
-        remark(f"iterpo: the conversation broke off: {conversation.outcome.detail}")
-        raise typer.Exit(2)
-    if not silent:
-        print_outcome(conversation, gamma)
