@@ -20,10 +20,21 @@ from iterpo.environments.sources import Camper, Campsite, Division, Listing
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
+NO_DATA = [
+    "ultimatum",
+    "invented deals",
+    "campsites",
+    "listings",
+    "job_interview",
+    "alliance",
+    "opposed alliance",
+]
+"""Games for the fixture ``game`` that need no data set."""
+
 Player = Callable[..., Conversation]
 
 
-def _now(reply: Coroutine[Any, Any, Any]) -> Any:
+def now(reply: Coroutine[Any, Any, Any]) -> Any:
     """Result of a coroutine that never waits."""
     try:
         reply.send(None)
@@ -44,7 +55,7 @@ def _play(
     outcome: Outcome | None = None
     while outcome is None:
         role = Role.PARTNER if len(turns) % 2 else Role.AGENT
-        turns.append(_now(speakers[role].reply(env.view(scenario, role, turns))).turn(role))
+        turns.append(now(speakers[role].reply(env.view(scenario, role, turns))).turn(role))
         outcome = env.read(scenario, turns)
         assert len(turns) <= 11
     return Conversation("c", scenario.kernel_id, env.name, tuple(turns), outcome, "")

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from agents.conftest import NO_DATA
 from iterpo.agents.base import Reply, Seat
 from iterpo.agents.scripted import Move, ScriptedPartner, _asks, decide
 from iterpo.agents.wording import TEMPLATES, SpeechAct
@@ -21,15 +22,6 @@ from iterpo.environments.sources import Division
 from iterpo.environments.ultimatum import Ultimatum
 from iterpo.errors import ConfigError
 
-NO_DATA = [
-    "ultimatum",
-    "invented deals",
-    "campsites",
-    "listings",
-    "job_interview",
-    "alliance",
-    "opposed alliance",
-]
 GAMES = [*NO_DATA, pytest.param("real deals", marks=pytest.mark.data)]
 UNITS = ("agent_turn", "message")
 
