@@ -22,7 +22,7 @@ from iterpo.measure.off_policy import Reweighed, first_order_gain, reweighed, va
 from iterpo.methods.asked import Asked, Heard, Spoken, speak
 from iterpo.methods.likelihood import log_probs
 from iterpo.methods.verdict import Evidence, VerdictConfig, confidence_of_each
-from iterpo.models.backbone import Backbone
+from iterpo.models.backbone import Backbone, logprob_tolerance
 from iterpo.policy_evaluation.coverage import nearest_logged, unseen
 from iterpo.policy_evaluation.features import features
 from iterpo.policy_evaluation.health import pearson
@@ -56,7 +56,7 @@ def weigh(
     q, judge = fitted
     read = _read(next((f.backbone for f in fitted if f is not None), old), asked, new, before)
     gap = _gap(old, asked)
-    off_policy = bool(asked.weighed) and gap is not None and gap <= _most(old)
+    off_policy = bool(asked.weighed) and gap is not None and gap <= logprob_tolerance(old.dtype)
     each = confidence_of_each(config.confidence, (judge is not None) + 2 * off_policy)
     found = Evidence(
         kl=_kl(heard.own, under_old),
@@ -150,11 +150,6 @@ def _gap(old: Backbone, asked: Asked) -> float | None:
         abs(a - b) for x, y in zip(again, stored, strict=True) for a, b in zip(x, y, strict=True)
     ]
     return math.fsum(gaps) / len(gaps) if gaps else None
-
-
-def _most(old: Backbone) -> float:
-    """Above rounding (1e-5 in float32, 0.04 in bfloat16), below what another policy says."""
-    return 1e-2 if old.dtype == torch.float32 and not old.quantized else 0.15
 
 
 def _with_coverage(

@@ -24,7 +24,7 @@ from iterpo.models.padding import pad
 from iterpo.models.sampler import Draw, RepetitionState, draw
 from iterpo.models.shared_prefix import cache_argument
 
-__all__ = ["Generated", "check_context", "generate"]
+__all__ = ["Generated", "check_context", "evaluating", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def generate(
     for i, prompt in enumerate(prompts):
         check_context(backbone, len(prompt), sampling, what=f"prompt {i}")
     results: list[Generated | None] = [None] * len(prompts)
-    with _evaluating(backbone.model):
+    with evaluating(backbone.model):
         for rows in _batches(prompts, sampling.max_new_tokens, max_batch_tokens):
             batch = _Batch(backbone, sampling, [prompts[i] for i in rows], [seeds[i] for i in rows])
             for i, result in zip(rows, batch.run(), strict=True):
@@ -217,7 +217,8 @@ class _Batch:
 
 
 @contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: Any) -> Iterator[None]:
+    """Eval mode, no gradients; every part is as before afterwards."""
     training = [m for m in model.modules() if m.training]
     model.eval()
     try:

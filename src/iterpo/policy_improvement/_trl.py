@@ -29,7 +29,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from iterpo.errors import ConfigError, TrainingError
-from iterpo.models.backbone import frozen
+from iterpo.models.backbone import frozen, logprob_tolerance
 from iterpo.policy_improvement.advantages import group_advantages
 from iterpo.policy_improvement.alarms import Alarms
 from iterpo.policy_improvement.base import OTHER_ENGINES, ImproveConfig, ImproveResult
@@ -234,8 +234,8 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
                 plain = super()._get_per_token_logps_and_entropies
                 slow, _, _ = plain(model, ids[few], mask[few], n)
                 fast, _, _ = self._shared_logps(model, ids[few], mask[few], n)
-            full = self.job.backbone.dtype == torch.float32
-            self._sharing_is_exact = agree(slow, fast, mask[few, -n:], full=full)
+            most = logprob_tolerance(self.job.backbone.dtype)
+            self._sharing_is_exact = agree(slow, fast, mask[few, -n:], most)
         return self._sharing_is_exact
 
     def _shared_logps(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from iterpo.models.backbone import Backbone, frozen
+from iterpo.models.generation import evaluating
 from iterpo.policy_improvement.shared_prompt import response_logits
 
 __all__ = [
@@ -36,14 +37,10 @@ class Responses:
     length: int
     """C."""
 
-    def rows(self, index: torch.Tensor) -> Responses:
-        """Some of them (b,)."""
-        return Responses(self.ids[index], self.mask[index], self.length)
-
     def chunks(self, size: int) -> Iterator[Responses]:
         """At most ``size`` at a time."""
-        for start in range(0, len(self.ids), size):
-            yield self.rows(torch.arange(start, min(start + size, len(self.ids))))
+        for ids, mask in zip(self.ids.split(size), self.mask.split(size), strict=True):
+            yield Responses(ids, mask, self.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,8 @@ def measure(
     for part in responses.chunks(size):
         mask = part.mask[:, -part.length :]
         both = []
-        for where in (_as_it_is(model), frozen(backbone)):
-            with torch.no_grad(), where, autocast():
+        for where in (evaluating(model), frozen(backbone)):
+            with where, autocast():
                 logits = response_logits(model, part.ids, part.mask, part.length, shared=shared)
                 both.append(torch.log_softmax(logits / temperature, -1))
         now, then = both
@@ -98,16 +95,6 @@ def measure(
         entropy -= float(((p * now).sum(-1).double() * mask).sum())
         tokens += float(mask.sum())
     return Moved(kl / max(len(responses.ids), 1), kl / max(tokens, 1.0), entropy / max(tokens, 1.0))
-
-
-@contextmanager
-def _as_it_is(model: Any) -> Iterator[None]:
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def adapter_of(model: Any) -> dict[str, torch.Tensor]:
