@@ -50,6 +50,11 @@ class Sampling:
     max_new_tokens: int = 64
     """Longest response in tokens, the stop token included."""
 
+    @property
+    def reshaped(self) -> bool:
+        """Whether more than the temperature shapes the draws: a nucleus, ``top_k``, a penalty."""
+        return self.top_p < 1 or self.top_k > 0 or self.repetition_penalty != 1
+
     def mistakes(self) -> list[str]:
         """What nothing can be drawn with, a line for each setting; empty if all is well.
 

@@ -197,7 +197,7 @@ def _unusable(turn: Turn) -> str:
     s = sampled.sampling
     if not s.temperature > 0:
         return "an agent turn was greedy"
-    if s.top_p < 1 or s.top_k > 0 or s.repetition_penalty != 1:
+    if s.reshaped:
         return "an agent turn was cut to a nucleus or penalised"
     if sampled.logprobs_mode == "raw" and s.temperature != 1:
         return "the stored log-probabilities are those before the temperature"

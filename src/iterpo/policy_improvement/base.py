@@ -176,7 +176,7 @@ class ImproveConfig:
                 f"candidate_temperatures is {given!r}; all must be > 0, and sampling.temperature "
                 f"({own.temperature!r}) must be among them, or the correction has no bound"
             )
-        if own.top_p < 1 or own.top_k > 0 or own.repetition_penalty != 1:
+        if own.reshaped:
             found.append(
                 "candidate_temperatures corrects for how candidates were drawn, which top_p, top_k "
                 "and repetition_penalty make impossible; set sampling to top_p 1, top_k 0, "
@@ -197,8 +197,7 @@ class ImproveConfig:
             found.append(f"sampling.top_p is {drawn.top_p!r}; it must be in (0, 1]")
         if drawn.max_new_tokens < 1:
             found.append(f"sampling.max_new_tokens is {drawn.max_new_tokens!r}; it must be >= 1")
-        biased = drawn.top_p < 1 or drawn.top_k > 0 or drawn.repetition_penalty != 1
-        if biased and int(self.grpo.get("num_iterations") or 1) > 1:
+        if drawn.reshaped and int(self.grpo.get("num_iterations") or 1) > 1:
             found.append(
                 "grpo.num_iterations > 1 reuses samples through a probability ratio, which top_p, "
                 "top_k and repetition_penalty bias; use num_iterations 1, or set sampling to "
