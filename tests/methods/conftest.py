@@ -7,10 +7,22 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from iterpo.domain import Conversation, Ending, Outcome, PolicyRef, Role, Turn  # noqa: E402
+from iterpo.domain import Conversation, Ending, Outcome, PolicyRef, Role, Sampling, Turn  # noqa: E402
 from iterpo.methods import RoundBatch  # noqa: E402
 from iterpo.models import hub  # noqa: E402
+from iterpo.models.lora import LoraSpec  # noqa: E402
+from iterpo.policy_improvement.base import ImproveConfig  # noqa: E402
 from iterpo.testing.tiny_model import tiny_model  # noqa: E402
+
+IMPROVE = ImproveConfig(
+    lora=LoraSpec(r=4, alpha=4),
+    sampling=Sampling(max_new_tokens=6),
+    prompts_per_step=4,
+    group_size=4,
+    steps=2,
+    learning_rate=1e-2,
+    beta=0.1,
+)
 
 
 @pytest.fixture(scope="session")

@@ -33,21 +33,11 @@ from iterpo.methods.verdict import VerdictConfig
 from iterpo.methods.workspace import FolderWorkspace, Settings
 from iterpo.models.backbone import load
 from iterpo.models.generation import generate
-from iterpo.models.lora import LoraSpec
 from iterpo.policy_evaluation.base import QConfig
-from iterpo.policy_improvement.base import ImproveConfig
-from methods.conftest import talk
+from methods.conftest import IMPROVE, talk
 
 Q = QConfig(epochs=2, learning_rate=1e-2, hidden=16, heads=2, judge_fraction=0.5)
-IMPROVE = ImproveConfig(
-    lora=LoraSpec(r=4, alpha=4),
-    sampling=Sampling(max_new_tokens=5),
-    prompts_per_step=4,
-    group_size=4,
-    steps=1,
-    learning_rate=1e-2,
-    beta=0.1,
-)
+ONE_STEP = replace(IMPROVE, sampling=Sampling(max_new_tokens=5), steps=1)
 ASKED = VerdictConfig(states=6, candidates=2)
 
 
@@ -149,7 +139,7 @@ def judged(
     folder: Path, policy: PolicyRef, talks: Sequence[Conversation], q: QConfig = Q, **improve: Any
 ) -> Any:
     batch = RoundBatch(0, tuple(talks), policy)
-    settings = Settings(q, replace(IMPROVE, **improve), verdict=ASKED)
+    settings = Settings(q, replace(ONE_STEP, **improve), verdict=ASKED)
     workspace = FolderWorkspace(folder, settings)
     reward = workspace.fit_q(policy, batch)
     new = workspace.improve(policy, batch, reward=reward)
@@ -160,7 +150,7 @@ def test_after_an_interruption_the_verdict_is_the_same(
     policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path
 ) -> None:
     """One workspace has trained and still holds what it trained; the other finds it all stored."""
-    batch, settings = RoundBatch(0, talks, policy), Settings(Q, IMPROVE, verdict=ASKED)
+    batch, settings = RoundBatch(0, talks, policy), Settings(Q, ONE_STEP, verdict=ASKED)
     workspace = FolderWorkspace(tmp_path, settings)
     new = workspace.improve(policy, batch, reward=workspace.fit_q(policy, batch))
     first = workspace.verdict(policy, new, batch)
@@ -274,7 +264,7 @@ def test_a_judge_that_cannot_be_fitted_is_told_and_the_update_goes_on(
 
 
 def test_no_states_no_verdict(policy: PolicyRef, batch: RoundBatch, tmp_path: Path) -> None:
-    settings = Settings(Q, IMPROVE, verdict=VerdictConfig(states=0))
+    settings = Settings(Q, ONE_STEP, verdict=VerdictConfig(states=0))
     assert FolderWorkspace(tmp_path, settings).verdict(policy, policy, batch) is None
 
 
@@ -284,7 +274,7 @@ def test_a_batch_of_explored_conversations_only_is_unchanged_and_told(
     turns = talk(1).turns
     explored = replace(talk(1), turns=(*turns[:-1], replace(turns[-1], off_policy=True)))
     batch = RoundBatch(0, (explored,), policy)
-    found = FolderWorkspace(tmp_path, Settings(QConfig(), IMPROVE)).verdict(policy, policy, batch)
+    found = FolderWorkspace(tmp_path, Settings(QConfig(), ONE_STEP)).verdict(policy, policy, batch)
     assert found is not None
     assert found.verdict == "unchanged"
     assert "without exploration" in found.why

@@ -7,24 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from iterpo.domain import PolicyRef, Sampling, State
+from iterpo.domain import PolicyRef, State
 from iterpo.errors import UnknownNameError
 from iterpo.methods import REGISTRY, RoundBatch, make, names
 from iterpo.methods.workspace import FolderWorkspace, Settings
-from iterpo.models.lora import LoraSpec
 from iterpo.policy_evaluation.base import QConfig
-from iterpo.policy_improvement.base import ImproveConfig
-from methods.conftest import talk
-
-IMPROVE = ImproveConfig(
-    lora=LoraSpec(r=4, alpha=4),
-    sampling=Sampling(max_new_tokens=6),
-    prompts_per_step=4,
-    group_size=4,
-    steps=2,
-    learning_rate=1e-2,
-    beta=0.1,
-)
+from methods.conftest import IMPROVE, talk
 
 
 def learned(
