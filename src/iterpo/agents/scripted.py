@@ -11,14 +11,14 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from iterpo.agents.base import Agent, Reply, Seat
 from iterpo.agents.wording import TEMPLATES, SpeechAct, Style
 from iterpo.domain import Role, Scenario, Turn, View
 from iterpo.errors import ConfigError
 
-__all__ = ["Bargain", "Bargaining", "Move", "ScriptedPartner", "Terms", "decide"]
+__all__ = ["Bargain", "Bargaining", "Move", "ScriptedPartner", "Terms", "bargaining", "decide"]
 
 Terms = Any
 """Terms of a deal as the game represents them; opaque here."""
@@ -116,6 +116,12 @@ class Bargaining(Protocol):
         ...
 
 
+def bargaining(environment: object) -> Bargaining | None:
+    """An environment as one that scripted agents can play; None if it offers no bargain."""
+    offers = callable(getattr(environment, "bargain", None))
+    return cast(Bargaining, environment) if offers else None
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """What the partner does next."""
@@ -200,7 +206,7 @@ class ScriptedPartner:
     """Names the population of partners; private values are drawn from it per kernel."""
 
     def __post_init__(self) -> None:
-        if not callable(getattr(self.game, "bargain", None)):
+        if bargaining(self.game) is None:
             raise ConfigError(
                 f"{type(self.game).__name__} offers no scripted partner (it has no bargain()); "
                 "seat a model or a person as the partner"

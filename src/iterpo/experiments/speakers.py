@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 from iterpo.agents.base import AgentFactory
 from iterpo.agents.endpoint import Endpoint, EndpointConfig
-from iterpo.agents.scripted import Bargaining, ScriptedPartner
+from iterpo.agents.scripted import Bargaining, ScriptedPartner, bargaining
 from iterpo.agents.yardsticks import FirstCounter, Oracle, RandomOffer
 from iterpo.collect import Table
 from iterpo.config.secrets import read_secret
@@ -305,7 +305,7 @@ def _unusable_sampling(speaker: Speaker | AgentFactory) -> list[str]:
 
 
 def _without_bargain(environment: Environment, speaker: Scripted | Yardstick) -> list[str]:
-    if callable(getattr(environment, "bargain", None)):
+    if bargaining(environment):
         return []
     return [
         f"{environment.name} offers no bargain(), so {speaker_name(speaker)!r} can't play it; "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iterpo.agents.scripted import Bargain, Move, ScriptedPartner, decide
+from iterpo.agents.scripted import Bargain, Move, ScriptedPartner, bargaining, decide
 from iterpo.domain import Conversation, Ending, Role, Turn, discounted_return
 from iterpo.environments.base import Environment
-from iterpo.testing.plays import Play, bargaining
+from iterpo.testing.plays import Play
 from iterpo.testing.report import Findings
 
 __all__ = ["check_bargain"]

@@ -17,12 +17,12 @@ from iterpo.testing.plays import (
     play_all,
 )
 from iterpo.testing.promises import (
-    another,
     check_opening,
     check_options,
     check_scenarios,
     check_views,
     draw,
+    instance,
 )
 from iterpo.testing.purity import check_another_process, check_purity
 from iterpo.testing.report import Findings, Report
@@ -99,7 +99,7 @@ def _passed(report: Report) -> Report:
 
 def _another(env: Environment, findings: Findings) -> Environment:
     with findings.calling("making another instance", "options_type(**options) given to the class"):
-        return another(env)
+        return instance(type(env), env.options)
     return env
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from iterpo.agents.scripted import decide
+from iterpo.agents.scripted import bargaining, decide
 from iterpo.domain import Role, Scenario, Turn
 from iterpo.environments.base import Environment
-from iterpo.testing.plays import Play, bargaining
+from iterpo.testing.plays import Play
 from iterpo.testing.report import Findings
 from iterpo.testing.speakers import GARBAGE, mangled
 

@@ -9,10 +9,10 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from iterpo.agents.base import AgentFactory, Seat
-from iterpo.agents.scripted import Bargaining, ScriptedPartner
+from iterpo.agents.scripted import ScriptedPartner, bargaining
 from iterpo.agents.yardsticks import FirstCounter, Oracle, RandomOffer
 from iterpo.domain import Ending, Outcome, Role, Scenario, Turn, derive
 from iterpo.environments.base import Environment
@@ -21,7 +21,6 @@ from iterpo.testing.speakers import GARBAGE, Parrot, Rambler, Silent
 
 __all__ = [
     "Play",
-    "bargaining",
     "check_outcomes",
     "check_repeatable",
     "check_what_follows",
@@ -51,12 +50,6 @@ class Play:
         said = f"{last[:60]!r}" if len(last) < 61 else f"{last[:60]!r}…"
         kernel, n = self.seat.scenario.kernel_id, len(self.turns)
         return f"[{self.who} on kernel {kernel}, {n} messages, the last {said}]"
-
-
-def bargaining(env: Environment) -> Bargaining | None:
-    """The environment as a game with a scripted partner, if it is one."""
-    offers = callable(getattr(env, "bargain", None))
-    return cast(Bargaining, env) if offers else None
 
 
 def play_all(

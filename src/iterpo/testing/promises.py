@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from itertools import combinations
@@ -14,13 +13,12 @@ from iterpo.errors import ConfigError
 from iterpo.testing.plays import Play
 from iterpo.testing.report import Findings
 
-__all__ = ["another", "check_opening", "check_options", "check_scenarios", "check_views", "draw"]
+__all__ = ["check_opening", "check_options", "check_scenarios", "check_views", "draw", "instance"]
 
 
-def another(env: Environment) -> Environment:
-    """A second instance with the same options, made as ``environments.make`` does."""
-    cls: Any = type(env)
-    made: Environment = cls(env.options) if hasattr(cls, "options_type") else cls()
+def instance(cls: Any, options: object) -> Environment:
+    """A game of that class with these options, made as ``environments.make`` does."""
+    made: Environment = cls(options) if hasattr(cls, "options_type") else cls()
     return made
 
 
@@ -205,4 +203,4 @@ def _is_view(view: Any, role: Role) -> bool:
         hash(view)
     except TypeError:
         return False
-    return texts and bool(view.system.strip()) and dataclasses.is_dataclass(view)
+    return texts and bool(view.system.strip())

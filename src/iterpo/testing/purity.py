@@ -15,6 +15,7 @@ from typing import Any
 from iterpo.domain import Role, Sampled, Sampling, Scenario, Split, Turn, derive
 from iterpo.environments.base import Environment
 from iterpo.testing.plays import Play
+from iterpo.testing.promises import instance
 from iterpo.testing.report import Findings
 
 __all__ = ["answer", "check_another_process", "check_purity"]
@@ -129,7 +130,7 @@ def _check_marks(q: _Question, first: Any, env: Environment, findings: Findings)
 
 def answer(cls: Any, options: Any, n: int) -> list[str]:
     """What the first ``n`` kernels, their openings and first views look like in this process."""
-    env: Environment = cls(options) if hasattr(cls, "options_type") else cls()
+    env = instance(cls, options)
     out = []
     for scenario in env.scenarios(Split.TRAIN, n):
         turn = env.opening(scenario)
