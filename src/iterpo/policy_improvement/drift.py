@@ -39,7 +39,9 @@ class Responses:
 
     def chunks(self, size: int) -> Iterator[Responses]:
         """At most ``size`` at a time."""
-        for ids, mask in zip(self.ids.split(size), self.mask.split(size), strict=True):
+        for ids, mask in zip(
+            torch.split(self.ids, size), torch.split(self.mask, size), strict=True
+        ):
             yield Responses(ids, mask, self.length)
 
 
