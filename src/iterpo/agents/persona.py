@@ -17,6 +17,7 @@ from iterpo.agents.base import Agent, AgentFactory, Reply, Seat
 from iterpo.agents.traits import TRAITS, instruction
 from iterpo.agents.wording import Style
 from iterpo.domain import Exploration, Role, View, derive
+from iterpo.domain.rules import broken
 from iterpo.errors import ConfigError
 
 __all__ = ["Exploring", "PersonaConfig", "Scope", "draw_persona", "every_draw", "longest"]
@@ -54,22 +55,19 @@ class PersonaConfig:
         Raises:
             ConfigError: with one line for each mistake.
         """
+        scopes = get_args(Scope)
         mistakes = [
-            *(text for holds, text in _rules(self) if not holds),
+            *broken(
+                self,
+                share=(lambda v: 0 < v <= 1, "above 0, at most 1"),
+                scope=(lambda v: v in scopes, ", ".join(scopes)),
+                within=(lambda v: v >= 1, "1 or more"),
+            ),
+            *(() if self.traits else (f"traits: given none; accepted: {', '.join(TRAITS)}",)),
             *(text for trait in self.traits for text in _wrong_weights(trait, self.traits[trait])),
         ]
         if mistakes:
             raise ConfigError("\n".join(mistakes))
-
-
-def _rules(config: PersonaConfig) -> list[tuple[bool, str]]:
-    scopes = get_args(Scope)
-    return [
-        (0 < config.share <= 1, f"share: given {config.share!r}; accepted: above 0, at most 1"),
-        (config.scope in scopes, f"scope: given {config.scope!r}; accepted: {', '.join(scopes)}"),
-        (config.within >= 1, f"within: given {config.within!r}; accepted: 1 or more"),
-        (bool(config.traits), f"traits: given none; accepted: {', '.join(TRAITS)}"),
-    ]
 
 
 def _wrong_weights(trait: str, weights: Mapping[str, float]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from math import inf
 
 from iterpo.domain.outcome import Outcome
+from iterpo.domain.rules import broken
 
 __all__ = [
     "Conversation",
@@ -61,20 +62,16 @@ class Sampling:
         >>> Sampling(top_k=-1).mistakes()
         ['top_k: given -1; accepted: 0 (off) or more']
         """
-        # Logits divided by less than a thousandth overflow half precision, and further down all.
-        usual = self.temperature == 0 or 1e-3 <= self.temperature <= 1e3
-        rules = {
-            "temperature": (usual, "0 (greedy), or 0.001 to 1000"),
-            "top_p": (0 < self.top_p <= 1, "above 0, at most 1 (1 switches the nucleus off)"),
-            "top_k": (self.top_k >= 0, "0 (off) or more"),
-            "repetition_penalty": (0 < self.repetition_penalty < inf, "above 0 (1 is neutral)"),
-            "max_new_tokens": (self.max_new_tokens >= 1, "1 or more"),
-        }
-        return [
-            f"{name}: given {getattr(self, name)!r}; accepted: {accepted}"
-            for name, (fine, accepted) in rules.items()
-            if not fine
-        ]
+        return broken(
+            self,
+            # Logits divided by less than a thousandth overflow half precision, and further down
+            # all.
+            temperature=(lambda v: v == 0 or 1e-3 <= v <= 1e3, "0 (greedy), or 0.001 to 1000"),
+            top_p=(lambda v: 0 < v <= 1, "above 0, at most 1 (1 switches the nucleus off)"),
+            top_k=(lambda v: v >= 0, "0 (off) or more"),
+            repetition_penalty=(lambda v: 0 < v < inf, "above 0 (1 is neutral)"),
+            max_new_tokens=(lambda v: v >= 1, "1 or more"),
+        )
 
 
 @dataclass(frozen=True, slots=True)

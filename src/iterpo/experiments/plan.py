@@ -14,6 +14,7 @@ from iterpo.agents.endpoint import EndpointConfig
 from iterpo.agents.persona import PersonaConfig
 from iterpo.config import dump, override, parse, read_yaml
 from iterpo.domain import Sampling, derive
+from iterpo.domain.rules import Rule, broken, refuse
 from iterpo.errors import ConfigError
 from iterpo.experiments.roll_back import RollBackPlan
 from iterpo.methods import names as method_names
@@ -94,7 +95,7 @@ class PartnerPlan:
 
     def __post_init__(self) -> None:
         """Refuse settings that this kind of partner lacks, or would never look at."""
-        found = _broken(self, "", seed=_NATURAL)
+        found = broken(self, seed=_NATURAL)
         found += _unusable_sampling(self.sampling)
         needed, what = _NEEDED_BY_PARTNER.get(self.kind, ("kind", ""))
         if getattr(self, needed) is None:
@@ -126,7 +127,7 @@ class PolicyPlan:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        _refuse(self, threads=(lambda v: v is None or 1 <= v <= 1024, "null, or 1 to 1024"))
+        refuse(self, threads=(lambda v: v is None or 1 <= v <= 1024, "null, or 1 to 1024"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class MethodPlan:
     def __post_init__(self) -> None:
         """Refuse names that are not registered."""
         known = method_names()
-        _refuse(self, name=(lambda v: v in known, "one of " + ", ".join(known)))
+        refuse(self, name=(lambda v: v in known, "one of " + ", ".join(known)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +172,8 @@ class CollectPlan:
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         one = (_at_least(1), "1 or more")
-        found = _broken(
-            self, "", scenarios=one, per_scenario=one, data_seed=_NATURAL, concurrency=one,
+        found = broken(
+            self, scenarios=one, per_scenario=one, data_seed=_NATURAL, concurrency=one,
             attempts=one,
             max_failed=(lambda v: 0 <= v < 1, "0, or less than 1"),
         )  # fmt: skip
@@ -193,7 +194,7 @@ class HeldoutPlan:
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         one = (_at_least(1), "1 or more")
-        _refuse(self, scenarios=one, per_scenario=one)
+        refuse(self, scenarios=one, per_scenario=one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +232,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        found = _broken(
+        found = broken(
             self,
-            "",
             seed=_NATURAL,
             rounds=(_at_least(1), "1 or more"),
             name=(
@@ -362,29 +362,12 @@ def load_plan(
     return parse(Plan, values, named, check(values))
 
 
-_Rule = tuple[Callable[[Any], bool], str]
-
-
 def _at_least(least: float) -> Callable[[Any], bool]:
     return lambda value: bool(value >= least)
 
 
-_NATURAL: _Rule = (_at_least(0), "0 or more")
+_NATURAL: Rule = (_at_least(0), "0 or more")
 
 
 def _unusable_sampling(sampling: Sampling) -> list[str]:
     return [f"sampling.{mistake}" for mistake in sampling.mistakes()]
-
-
-def _refuse(owner: object, prefix: str = "", /, **rules: _Rule) -> None:
-    mistakes = _broken(owner, prefix, **rules)
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
-
-
-def _broken(owner: object, prefix: str, /, **rules: _Rule) -> list[str]:
-    return [
-        f"{prefix}{name}: given {getattr(owner, name)!r}; accepted: {accepted}"
-        for name, (holds, accepted) in rules.items()
-        if not holds(getattr(owner, name))
-    ]

@@ -8,12 +8,12 @@ the update has the best policy's own logs, other random draws and a smaller step
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from iterpo.domain import Conversation, DiscountUnit, discounted_return
-from iterpo.errors import ConfigError
+from iterpo.domain.rules import refuse
 from iterpo.measure.intervals import Interval, mean_interval, paired_difference, t_quantile
 from iterpo.measure.returns import scored
 
@@ -43,18 +43,12 @@ class RollBackPlan:
         Raises:
             ConfigError: with one line for each mistake.
         """
-        rules: dict[str, tuple[Callable[[float], bool], str]] = {
-            "margin": (lambda v: v >= 0, "0 or more"),
-            "confidence": (lambda v: 0.5 < v < 1, "above 0.5, below 1"),
-            "step_factor": (lambda v: 0 < v <= 1, "above 0, at most 1 (1: no smaller step)"),
-        }
-        found = [
-            f"{name}: given {getattr(self, name)!r}; accepted: {accepted}"
-            for name, (holds, accepted) in rules.items()
-            if not holds(getattr(self, name))
-        ]
-        if found:
-            raise ConfigError("\n".join(found))
+        refuse(
+            self,
+            margin=(lambda v: v >= 0, "0 or more"),
+            confidence=(lambda v: 0.5 < v < 1, "above 0.5, below 1"),
+            step_factor=(lambda v: 0 < v <= 1, "above 0, at most 1 (1: no smaller step)"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
