@@ -14,6 +14,10 @@ from hypothesis import settings
 settings.register_profile("iterpo", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("iterpo")
 
+# Of tests that are the first to import torch, and of the processes that tests start; torch reads it
+# when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
