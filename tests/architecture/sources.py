@@ -102,6 +102,12 @@ def fenced(text: str, heading: str) -> str:
     return found.group(1)
 
 
+def named_blocks(page: Path) -> dict[str, str]:
+    """Fenced blocks of a Markdown page by the name in the comment before them."""
+    text = page.read_text(encoding="utf-8")
+    return dict(re.findall(r"^<!-- (.+?) -->\n```\w*\n(.*?)^```", text, re.M | re.S))
+
+
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [t.id for t in targets if isinstance(t, ast.Name)]

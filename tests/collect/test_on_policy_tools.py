@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from architecture.sources import named_blocks
 from iterpo.agents.base import Reply, Seat
 from iterpo.agents.scripted import ScriptedPartner
 from iterpo.collect.single_agent import SingleAgentEnv
@@ -15,7 +16,7 @@ from iterpo.domain import Split, View
 from iterpo.environments.ultimatum import Ultimatum, UltimatumOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "on-policy-tools.md"
-BLOCKS = dict(re.findall(r"^<!-- (.+?) -->\n```\w*\n(.*?)^```", PAGE.read_text(), re.M | re.S))
+BLOCKS = named_blocks(PAGE)
 
 
 def run(name: str, **given: Any) -> dict[str, Any]:

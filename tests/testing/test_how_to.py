@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -15,22 +14,15 @@ from typing import Any
 
 import pytest
 
+from architecture.sources import named_blocks
 from iterpo import environments
 from iterpo.domain import Split
 from iterpo.errors import ConfigError
 from iterpo.testing import check_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-an-environment.md"
+BLOCKS = named_blocks(PAGE)
 MOST_LINES = 60
-
-
-def blocks() -> dict[str, str]:
-    """Fenced blocks by the name in the comment before them."""
-    found = re.findall(r"^<!-- (.+?) -->\n```\w*\n(.*?)^```", PAGE.read_text(), re.M | re.S)
-    return dict(found)
-
-
-BLOCKS = blocks()
 
 
 def _install(folder: Path, toml: str) -> None:
