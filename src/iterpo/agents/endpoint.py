@@ -19,6 +19,7 @@ from iterpo.agents.base import Reply, Seat
 from iterpo.agents.lines import Lines, Wire
 from iterpo.agents.openai_protocol import (
     RESERVED,
+    SETTINGS,
     Answer,
     fewer_fields,
     read_answer,
@@ -162,8 +163,8 @@ class Endpoint:
             config.base_url, config.concurrency, config.proxy, api_key, config.api_key_env
         )
         self._lines = Lines(self._wire)
-        self._left_out: frozenset[str] = frozenset()
-        self._understood = False
+        self._left_out: frozenset[str] | None = None
+        """Fields that this server refuses; None until it has answered a request."""
 
     def __call__(self, seat: Seat) -> _Speaker:
         """An agent for one seat."""
@@ -180,7 +181,7 @@ class Endpoint:
             EndpointError: if no usable reply was had; it names the server and what came back.
         """
         retries = redraws = 0
-        left_out = self._left_out
+        left_out = self._left_out or frozenset()
         while True:
             body = self._body(seat, view, redraws, left_out)
             try:
@@ -223,17 +224,17 @@ class Endpoint:
         self, body: Mapping[str, Any], fault: ReplyError, left_out: frozenset[str]
     ) -> frozenset[str]:
         """What to leave out of a refused request; nothing if the fault lies elsewhere."""
-        if self._understood:  # this server takes such requests: only what another one learned helps
+        if self._left_out is not None:  # answered before: only what another request learned helps
             return self._left_out if self._left_out != left_out else frozenset()
         spared = fewer_fields(body, fault.said)
         return left_out | spared if spared else frozenset()
 
     def _understand(self, left_out: frozenset[str]) -> None:
         """Remember what a request had to leave out to be answered."""
-        if self._understood:
+        if self._left_out is not None:
             return
-        self._understood, self._left_out = True, left_out
-        if settings := sorted(left_out & {"top_k", "min_p", "repetition_penalty"}):
+        self._left_out = left_out
+        if settings := sorted(left_out & SETTINGS):
             _log.warning(
                 "%s takes no %s, so they were left out; neutral values are recorded. Make sure "
                 "that the server has no defaults of its own for them.",
@@ -258,7 +259,7 @@ class Endpoint:
         self.usage.prompt_tokens += answer.prompt_tokens
         self.usage.completion_tokens += answer.completion_tokens
         s = self.sampling
-        neutral = (s.temperature, s.top_p, s.top_k, s.repetition_penalty) == (1.0, 1.0, 0, 1.0)
+        neutral = s.temperature == 1 and not s.reshaped
         evidence = Sampled(
             token_ids=answer.token_ids,
             logprobs=answer.logprobs,

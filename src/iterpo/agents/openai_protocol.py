@@ -11,14 +11,17 @@ from typing import Any
 from iterpo.agents.reply_faults import Again, ReplyError, excerpt
 from iterpo.domain import Sampling, View
 
-__all__ = ["RESERVED", "Answer", "fewer_fields", "read_answer", "request_body"]
+__all__ = ["RESERVED", "SETTINGS", "Answer", "fewer_fields", "read_answer", "request_body"]
 
-_OPTIONAL = (("return_token_ids",), ("top_k", "min_p", "repetition_penalty"), ("logprobs",))
+SETTINGS = frozenset({"top_k", "min_p", "repetition_penalty"})
+"""Sampling settings that the protocol of OpenAI itself lacks."""
+
+_OPTIONAL = (frozenset({"return_token_ids"}), SETTINGS, frozenset({"logprobs"}))
 """Fields that a server may refuse, least missed first."""
 
 RESERVED = frozenset(
     {
-        *("model", "messages", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+        *("model", "messages", "temperature", "top_p", *SETTINGS),
         *("max_tokens", "max_completion_tokens", "n", "stream", "logprobs", "return_token_ids"),
         *("tools", "frequency_penalty", "presence_penalty", "logit_bias"),
     }
