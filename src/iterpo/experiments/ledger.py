@@ -51,18 +51,15 @@ class Ledger:
                 f"{folder} is not empty and holds no run. Name a new or empty folder with --out."
             )
         lock = _acquire(folder)
-        if not (known.exists() and _has_work(folder)):
-            # New, or refused by the checks of its preflight: a corrected plan takes it over.
-            write_atomic(known, canonical_yaml(plan))
-        elif not begun:
+        if not begun and known.exists() and _has_work(folder):
             lock.close()
             raise ResumeError(
                 f"another process has begun a run in {folder} meanwhile. Continue it with "
                 "--resume, or choose another folder with --out."
             )
-        else:
-            # What changes no result may change on resuming: a server's address, a data folder.
-            write_atomic(known, canonical_yaml(plan))
+        # New, refused by the checks of its preflight (a corrected plan takes it over), or resumed:
+        # what changes no result may change then, such as a server's address or a data folder.
+        write_atomic(known, canonical_yaml(plan))
         return cls(folder, plan, lock)
 
     @property
