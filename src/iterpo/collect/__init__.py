@@ -5,10 +5,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from iterpo.collect.batch import Pace, Tally, collect, collect_into, seats
+from iterpo.collect.batch import JStar, Pace, Tally, collect, collect_into, seats
 from iterpo.collect.play import Table, play
 
-__all__ = ["Pace", "Table", "Tally", "collect", "collect_into", "play", "seats"]
+__all__ = ["JStar", "Pace", "Table", "Tally", "collect", "collect_into", "play", "seats"]
 
 
 class _CallablePackage(ModuleType):

@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from iterpo.agents.base import Seat
 from iterpo.artifacts import is_sealed, seal
-from iterpo.collect.play import Table, play
+from iterpo.collect.play import Table, play, wait_for
 from iterpo.domain import Conversation, Ending, Role, Sampled, Scenario, derive
 from iterpo.errors import BatchError
 from iterpo.store import CONVERSATIONS, read_conversations, write_conversations
 
-__all__ = ["Pace", "Tally", "collect", "collect_into", "seats"]
+__all__ = ["JStar", "Pace", "Tally", "collect", "collect_into", "seats"]
 
 T = TypeVar("T")
 
@@ -227,17 +226,6 @@ def _blocks(places: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (places[i : i + size] for i in range(0, len(places), size))
 
 
-def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """``asyncio.run``, also from inside a running loop (a notebook): there in a thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(work())
-        return
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(work())).result()
-
-
 def _play_block(
     table: Table,
     block: Sequence[Seat],
@@ -264,7 +252,7 @@ def _play_block(
         async def together(places: Sequence[int] = tuple(open_places)) -> None:
             await asyncio.gather(*(one(i) for i in places))
 
-        _run(together)
+        wait_for(together)
     played = [results[i] for i in range(len(block))]
     if j_star is None:
         return played

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from iterpo.agents.base import Agent, AgentFactory, Explorer, Seat
 from iterpo.domain import Conversation, Ending, Outcome, Role, Turn
 from iterpo.environments.base import Environment
 from iterpo.errors import DataError
 
-__all__ = ["Table", "play"]
+__all__ = ["Table", "play", "wait_for"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,16 @@ async def play(table: Table, seat: Seat, begun: Sequence[Turn] = ()) -> Conversa
         seed=seat.seed,
         exploration=agent.exploration if isinstance(agent, Explorer) else None,
     )
+
+
+def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """``asyncio.run``, also from inside a running loop (a notebook): there in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work())).result()
 
 
 def _check_characters(text: str) -> None:

@@ -7,7 +7,6 @@ weights that both sides need are loaded once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
@@ -15,9 +14,9 @@ from iterpo.agents.base import AgentFactory
 from iterpo.agents.endpoint import Endpoint, EndpointConfig
 from iterpo.agents.scripted import Bargaining, ScriptedPartner, bargaining
 from iterpo.agents.yardsticks import FirstCounter, Oracle, RandomOffer
-from iterpo.collect import Table
+from iterpo.collect import JStar, Table
 from iterpo.config.secrets import read_secret
-from iterpo.domain import PolicyRef, Sampling, Scenario
+from iterpo.domain import PolicyRef, Sampling
 from iterpo.environments.base import Environment
 from iterpo.errors import ConfigError, UnknownNameError
 from iterpo.experiments.plan import PartnerPlan
@@ -98,8 +97,6 @@ class Served:
     sampling: Sampling = field(default_factory=Sampling)
     """Settings that the server is asked for."""
 
-
-JStar = Callable[[Scenario], Mapping[str, float]]
 
 Speaker: TypeAlias = Scripted | Yardstick | Local | Served
 """Whoever can sit at a table."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from iterpo.agents.base import AgentFactory, Seat
 from iterpo.agents.scripted import ScriptedPartner, bargaining
 from iterpo.agents.yardsticks import FirstCounter, Oracle, RandomOffer
+from iterpo.collect.play import wait_for
 from iterpo.domain import Ending, Outcome, Role, Scenario, Turn, derive
 from iterpo.environments.base import Environment
 from iterpo.testing.report import Findings
@@ -135,16 +134,10 @@ def _play(env: Environment, pair: Pair, seat: Seat, max_messages: int) -> Play:
         return Play(who, seat, tuple(turns), outcome)
 
     try:
-        return _waited(talk)
+        return wait_for(talk)
     finally:
         for speaker in speakers.values():
             speaker.close()
-
-
-def _waited(work: Callable[[], Coroutine[Any, Any, Play]]) -> Play:
-    # In a thread, since a notebook already runs an event loop in this one.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(work())).result()
 
 
 def check_repeatable(
