@@ -18,12 +18,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from iterpo.artifacts import file_sha256
 from iterpo.domain import PolicyRef
 from iterpo.errors import MissingExtraError, ModelError
 from iterpo.models import hub
 from iterpo.models.chat import ChatFormat, check_template
 from iterpo.models.lora import LoraSpec
+from iterpo.models.weights import verified_adapter, verified_base
 
 __all__ = [
     "FROZEN",
@@ -96,17 +96,11 @@ def load(
     Raises:
         ModelError: if the weights are not those that ``policy`` names, or can't be loaded.
     """
-    files = hub.resolve(policy.base_model, cache)
-    if files.sha256 != policy.base_sha256:
-        raise ModelError(
-            f"the base model {policy.base_model!r} has changed: policy {policy.id} was made on "
-            f"weights {policy.base_sha256[:12]}, {files.path} holds {files.sha256[:12]}. Restore "
-            "the old files, or start from a new base policy."
-        )
+    path = verified_base(policy, cache)
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     where = where if device == "auto" else torch.device(device)
-    kind = _dtype(dtype, where, files.path)
-    model, tokenizer = _read(files.path, kind, where, quantize)
+    kind = _dtype(dtype, where, path)
+    model, tokenizer = _read(path, kind, where, quantize)
     if policy.adapter is not None:
         model = _load_adapter(model, policy)
     model.eval().requires_grad_(False)
@@ -341,18 +335,7 @@ def _dtype(name: str, device: torch.device, path: Path) -> torch.dtype:
 def _load_adapter(model: Any, policy: PolicyRef) -> Any:
     from peft import PeftModel
 
-    folder = Path(str(policy.adapter))
-    weights = folder / "adapter_model.safetensors"
-    if not weights.is_file():
-        raise ModelError(
-            f"policy {policy.id} names the adapter {folder}, which holds no {weights.name}"
-        )
-    found = file_sha256(weights)
-    if found != policy.adapter_sha256:
-        raise ModelError(
-            f"{weights} has changed: its hash is {found[:12]}, policy {policy.id} names "
-            f"{str(policy.adapter_sha256)[:12]}"
-        )
+    folder = verified_adapter(policy)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
         return PeftModel.from_pretrained(model, folder, adapter_name=FROZEN, is_trainable=False)

@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
-from iterpo.models.backbone import Backbone, inner
-from iterpo.models.padding import pad
+from iterpo.models.backbone import Backbone
+from iterpo.models.decoding import Decoder, PlainDecoder, decoder_for
 from iterpo.models.sampler import Draw, RepetitionState, draw
-from iterpo.models.shared_prefix import cache_argument
+from iterpo.models.voice import Voice
 
-__all__ = ["Generated", "check_context", "evaluating", "generate"]
+__all__ = ["Generated", "check_context", "check_requests", "evaluating", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,7 @@ def generate(
             been run then, and nothing is ever truncated.
         ModelError: if the settings make no sense, or the model's logits are not finite.
     """
-    _check(prompts, sampling, seeds)
-    for i, prompt in enumerate(prompts):
-        check_context(backbone, len(prompt), sampling, what=f"prompt {i}")
+    check_requests(backbone, prompts, sampling, seeds)
     results: list[Generated | None] = [None] * len(prompts)
     with evaluating(backbone.model):
         for rows in _batches(prompts, sampling.max_new_tokens, max_batch_tokens):
@@ -74,7 +71,7 @@ def generate(
 
 
 def check_context(
-    backbone: Backbone, n_prompt_tokens: int, sampling: Sampling, *, what: str = "the prompt"
+    model: Voice, n_prompt_tokens: int, sampling: Sampling, *, what: str = "the prompt"
 ) -> None:
     """Refuse a prompt that does not fit.
 
@@ -82,16 +79,23 @@ def check_context(
         ContextOverflowError: see ``generate``.
     """
     total = n_prompt_tokens + sampling.max_new_tokens
-    if total > backbone.context_length:
+    if total > model.context_length:
         raise ContextOverflowError(
             f"{what} has {n_prompt_tokens} tokens; with max_new_tokens={sampling.max_new_tokens} "
-            f"that makes {total}, but the context of {backbone.policy.base_model!r} holds "
-            f"{backbone.context_length}. Prompts are never truncated: lower max_new_tokens or the "
+            f"that makes {total}, but the context of {model.policy.base_model!r} holds "
+            f"{model.context_length}. Prompts are never truncated: lower max_new_tokens or the "
             "turn limit, use prompt_style=compact, or a model with a longer context."
         )
 
 
-def _check(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> None:
+def check_requests(
+    model: Voice, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+) -> None:
+    """Refuse what no engine can answer, before anything has run.
+
+    Raises:
+        ContextOverflowError, ModelError: see ``generate``.
+    """
     if len(seeds) != len(prompts):
         raise ModelError(f"{len(prompts)} prompts, but {len(seeds)} seeds; one each is needed")
     if any(len(p) == 0 for p in prompts):
@@ -99,6 +103,8 @@ def _check(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence
     wrong = sampling.mistakes()
     if wrong:
         raise ModelError("sampling settings out of range: " + ", ".join(wrong))
+    for i, prompt in enumerate(prompts):
+        check_context(model, len(prompt), sampling, what=f"prompt {i}")
 
 
 def _batches(
@@ -131,76 +137,48 @@ class _Batch:
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[int],
     ) -> None:
-        self.model = backbone.model
-        self.device = backbone.device
-        self.cache_argument = cache_argument(inner(self.model))
+        self.backbone = backbone
         self.sampling = sampling
         self.stop = set(backbone.chat.stop_ids)
-        self.pad = backbone.chat.stop_ids[0]
         self.prompts = prompts
         self.uniforms = np.stack(
             [np.random.default_rng(s).random(sampling.max_new_tokens) for s in seeds]
         )
-        self.ids: list[list[int]] = [[] for _ in prompts]
-        self.logprobs: list[list[float]] = [[] for _ in prompts]
-        self.finish = ["length"] * len(prompts)
+        self._forget()
 
     def run(self) -> list[Generated]:
-        """The decode loop."""
-        rows = list(range(len(self.prompts)))
-        logits, cache, mask, positions = self._prefill()
-        penalty = RepetitionState(self.sampling, self.prompts, logits)
-        for step in range(self.sampling.max_new_tokens):
-            drawn = draw(penalty.apply(logits, rows), self.sampling, self.uniforms[rows, step])
-            keep = self._record(rows, drawn)
-            penalty.saw(rows, drawn.ids)
-            if not keep or step + 1 == self.sampling.max_new_tokens:
-                break
-            tokens = drawn.ids
-            if len(keep) < len(rows):
-                index = torch.tensor(keep, device=self.device)
-                cache.batch_select_indices(index)
-                tokens, mask, positions = tokens[index], mask[index], positions[index]
-                rows = [rows[k] for k in keep]
-            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
-            logits = self._forward(tokens[:, None], mask, positions[:, None], cache)
-            positions = positions + 1
+        """The decode loop, on the decoder that is fastest for the model."""
+        from iterpo.models.grouped_cache import UnusualAttention
+
+        try:
+            self._decode(decoder_for(self.backbone, self.prompts, self.sampling.max_new_tokens))
+        except UnusualAttention:  # at the first step; seeds make starting over draw the same
+            self._forget()
+            self._decode(PlainDecoder(self.backbone, self.prompts))
         return [
             Generated(tuple(i), tuple(p), f)
             for i, p, f in zip(self.ids, self.logprobs, self.finish, strict=True)
         ]
 
-    def _prefill(self) -> tuple[Tensor, Any, Tensor, Tensor]:
-        """One forward over the distinct prompts, then one row per request.
+    def _forget(self) -> None:
+        self.ids: list[list[int]] = [[] for _ in self.prompts]
+        self.logprobs: list[list[float]] = [[] for _ in self.prompts]
+        self.finish = ["length"] * len(self.prompts)
 
-        Returns:
-            Logits (r, V), key/value cache of r rows, attention mask (r, n), next positions (r,).
-        """
-        from transformers import DynamicCache
-
-        distinct = list(dict.fromkeys(tuple(p) for p in self.prompts))
-        padded = pad(distinct, "left", self.pad)  # so that all rows end together
-        ids, mask = (x.to(self.device) for x in padded)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        cache = DynamicCache(config=self.model.config)
-        logits = self._forward(ids, mask, positions, cache)
-        place = {prompt: k for k, prompt in enumerate(distinct)}
-        index = torch.tensor([place[tuple(p)] for p in self.prompts], device=self.device)
-        if len(distinct) < len(self.prompts) or index.tolist() != list(range(len(distinct))):
-            cache.batch_select_indices(index)
-        return logits[index], cache, mask[index], positions[index, -1] + 1
-
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
-        out = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=1,
-            **{self.cache_argument: cache},
-        )
-        logits: Tensor = out.logits[:, -1].float()  # (r, V)
-        return logits
+    def _decode(self, decoder: Decoder) -> None:
+        rows = list(range(len(self.prompts)))
+        logits = decoder.prefill()
+        penalty = RepetitionState(self.sampling, self.prompts, logits)
+        with decoder.steps():
+            for step in range(self.sampling.max_new_tokens):
+                drawn = draw(penalty.apply(logits, rows), self.sampling, self.uniforms[rows, step])
+                keep = self._record(rows, drawn)
+                penalty.saw(rows, drawn.ids)
+                if not keep or step + 1 == self.sampling.max_new_tokens:
+                    break
+                fewer = len(keep) < len(rows)
+                rows = [rows[k] for k in keep]
+                logits = decoder.step(drawn.ids, keep if fewer else None)
 
     def _record(self, rows: Sequence[int], drawn: Draw) -> list[int]:
         """Note a step's tokens; returns the places of the rows that go on."""
