@@ -11,14 +11,26 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from iterpo.agents.base import Reply, Seat
 from iterpo.domain import Sampled, Sampling, View, derive
 from iterpo.models.backbone import Backbone
 from iterpo.models.chat import prompt_sha256
 from iterpo.models.generation import Generated, check_context, generate
+from iterpo.models.voice import Voice
 
-__all__ = ["LocalPolicy"]
+__all__ = ["Engine", "LocalPolicy"]
+
+
+class Engine(Voice, Protocol):
+    """A policy with an engine of its own, such as ``models.vllm_sampler.VllmSampler``."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Generated]:
+        """One response per prompt, as ``models.generation.generate`` gives them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +111,7 @@ class LocalPolicy:
     """An ``AgentFactory``: gives every conversation a seat at one shared model.
 
     Args:
-        backbone: The loaded policy.
+        model: The loaded policy, or an engine that holds it.
         sampling: Effective settings; nothing of the checkpoint's defaults is added.
         max_wait_s: Longest time that a request waits for the other conversations, for partners
             that are slow; None waits until all do, which makes runs reproducible.
@@ -109,13 +121,13 @@ class LocalPolicy:
 
     def __init__(
         self,
-        backbone: Backbone,
+        model: Backbone | Engine,
         sampling: Sampling,
         *,
         max_wait_s: float | None = None,
         beside: LocalPolicy | None = None,
     ) -> None:
-        self.backbone = backbone
+        self.model = model
         self.sampling = sampling
         self.tokens_generated = 0
         self.calls = 0
@@ -133,9 +145,9 @@ class LocalPolicy:
             ContextOverflowError: if the prompt does not fit; only this conversation is affected.
             Exception: whatever the generate call raised, for every conversation in it.
         """
-        prompt = self.backbone.chat.prompt_ids(view.messages())
+        prompt = self.model.chat.prompt_ids(view.messages())
         check_context(
-            self.backbone, len(prompt), self.sampling, what=f"{seat.scenario.kernel_id}: the prompt"
+            self.model, len(prompt), self.sampling, what=f"{seat.scenario.kernel_id}: the prompt"
         )
         request = _Request(
             key=(seat.scenario.kernel_id, seat.replica, seat.role.value),
@@ -161,9 +173,11 @@ class LocalPolicy:
             request.reply.set_result(result)
 
     def _generate(self, batch: Sequence[_Request]) -> list[Generated]:
-        results = generate(
-            self.backbone, [r.prompt for r in batch], self.sampling, [r.seed for r in batch]
-        )
+        prompts, seeds = [r.prompt for r in batch], [r.seed for r in batch]
+        if isinstance(self.model, Backbone):
+            results = generate(self.model, prompts, self.sampling, seeds)
+        else:
+            results = self.model.generate(prompts, self.sampling, seeds)
         self.calls += 1
         self.tokens_generated += sum(len(r.token_ids) for r in results)
         return results
@@ -175,10 +189,10 @@ class LocalPolicy:
             sampling=self.sampling,
             prompt_sha256=prompt_sha256(prompt),
             n_prompt_tokens=len(prompt),
-            policy=self.backbone.policy.id,
+            policy=self.model.policy.id,
             finish=done.finish,
         )
-        return Reply(self.backbone.chat.decode(done.token_ids), evidence)
+        return Reply(self.model.chat.decode(done.token_ids), evidence)
 
 
 class _LocalAgent:

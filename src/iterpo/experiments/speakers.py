@@ -21,10 +21,12 @@ from iterpo.environments.base import Environment
 from iterpo.errors import ConfigError, UnknownNameError
 from iterpo.experiments.plan import PartnerPlan
 from iterpo.models.checkpoints import load_policy
+from iterpo.models.engines import SamplerName, VllmConfig, choose_sampler, vllm_version
 
 if TYPE_CHECKING:  # whoever seats no local model needs no torch
     from iterpo.agents.local import LocalPolicy
     from iterpo.models.backbone import Backbone
+    from iterpo.models.vllm_sampler import VllmSampler
 
 __all__ = [
     "SPECS",
@@ -86,6 +88,10 @@ class Local:
     """Precision of the weights, as in ``models.backbone.load``."""
     device: str = "auto"
     """Where they lie."""
+    sampler: SamplerName = "local"
+    """What draws its messages. Sides with the same weights share the engine of the agent."""
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    """What vLLM gets, where it draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,18 @@ class Seating:
     j_star: JStar | None
     """Best attainable return of a scenario by discount unit; None where the partner is not the
     scripted one: no bound is known then, hence no regret."""
+    engines: tuple[VllmSampler, ...] = ()
+    """Engines that were started for this table."""
+
+    @property
+    def sampler(self) -> str:
+        """What draws the responses of local policies: ``local``, or vLLM with its release."""
+        return f"vllm {vllm_version()}" if self.engines else "local"
+
+    def close(self) -> None:
+        """End the table's engines, which frees their GPU memory."""
+        for engine in self.engines:
+            engine.close()
 
 
 def read_speaker(spec: str, sampling: Sampling) -> Speaker:
@@ -185,6 +203,7 @@ def seat(
         table,
         round=agent.policy.round if isinstance(agent, Local) else 0,
         j_star=_bound(table.partner, gamma),
+        engines=company.engines,
     )
 
 
@@ -248,7 +267,8 @@ class _Company:
         self._game = cast(Bargaining, environment)
         self._partner_seed = partner_seed
         self._gamma = gamma
-        self._weights: dict[tuple[str, str, str], Backbone] = {}
+        self._models: dict[tuple[str, str, str], Backbone | VllmSampler] = {}
+        self.engines: tuple[VllmSampler, ...] = ()
         self._seated: LocalPolicy | None = None
 
     def factory(self, speaker: Speaker | AgentFactory) -> AgentFactory:
@@ -269,16 +289,26 @@ class _Company:
 
     def _local(self, speaker: Local) -> AgentFactory:
         from iterpo.agents.local import LocalPolicy
-        from iterpo.models.backbone import load
 
         key = (speaker.policy.id, speaker.dtype, speaker.device)
-        if key not in self._weights:
-            self._weights[key] = load(speaker.policy, dtype=speaker.dtype, device=speaker.device)
+        if key not in self._models:
+            self._models[key] = self._load(speaker)
         # Waiting for every conversation keeps batches the same in every run. It also means that no
         # request to a server is in flight while a generate call holds up the event loop, so that
         # no deadline passes unnoticed.
-        self._seated = LocalPolicy(self._weights[key], speaker.sampling, beside=self._seated)
+        self._seated = LocalPolicy(self._models[key], speaker.sampling, beside=self._seated)
         return self._seated
+
+    def _load(self, speaker: Local) -> Backbone | VllmSampler:
+        if choose_sampler(speaker.sampler, speaker.device) == "vllm":
+            from iterpo.models.vllm_sampler import VllmSampler
+
+            engine = VllmSampler(speaker.policy, speaker.vllm, dtype=speaker.dtype)
+            self.engines += (engine,)
+            return engine
+        from iterpo.models.backbone import load
+
+        return load(speaker.policy, dtype=speaker.dtype, device=speaker.device)
 
 
 def _bound(partner: AgentFactory, gamma: float) -> JStar | None:

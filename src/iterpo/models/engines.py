@@ -36,8 +36,8 @@ class VllmConfig:
     """What vLLM gets of the machine."""
 
     memory_share: float = 0.9
-    """Share of a GPU's memory, weights included; with another model on the same GPU (a local
-    partner), leave room for it. Changes no result."""
+    """Share of a GPU's memory, weights included; with other models on the same GPU (a local
+    partner, the Q of `collect.optimism`), leave room for them. Changes no result."""
     tensor_parallel: int = 1
     """GPUs that share the weights."""
     context: int | None = None
