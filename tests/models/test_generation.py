@@ -8,7 +8,7 @@ import torch
 
 from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
-from iterpo.models import generation, hub
+from iterpo.models import decoding, generation, hub
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.generation import generate
 from iterpo.models.sampler import draw
@@ -150,13 +150,13 @@ def test_identical_prompts_share_one_prefill(
     tiny: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes: list[tuple[int, ...]] = []
-    plain = generation._Batch._forward
+    plain = decoding.GroupedDecoder._forward
 
-    def spy(self: generation._Batch, ids: torch.Tensor, *rest: object) -> torch.Tensor:
+    def spy(self: decoding.GroupedDecoder, ids: torch.Tensor, *rest: object) -> torch.Tensor:
         shapes.append(tuple(ids.shape))
         return plain(self, ids, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(generation._Batch, "_forward", spy)
+    monkeypatch.setattr(decoding.GroupedDecoder, "_forward", spy)
     generate(tiny, [PROMPTS[0]] * 8 + [PROMPTS[1]], Sampling(max_new_tokens=2), range(9))
     assert shapes == [(2, 4), (9, 1)]
 
