@@ -14,12 +14,8 @@ import torch
 
 from iterpo.domain import (
     Conversation,
-    Ending,
-    Outcome,
     PolicyRef,
     Response,
-    Role,
-    Sampled,
     Sampling,
     State,
     Turn,
@@ -32,40 +28,12 @@ from iterpo.methods.likelihood import log_probs
 from iterpo.methods.verdict import VerdictConfig
 from iterpo.methods.workspace import FolderWorkspace, Settings
 from iterpo.models.backbone import load
-from iterpo.models.generation import generate
 from iterpo.policy_evaluation.base import QConfig
-from methods.conftest import IMPROVE, talk
+from methods.conftest import IMPROVE, sampled_talks, talk
 
 Q = QConfig(epochs=2, learning_rate=1e-2, hidden=16, heads=2, judge_fraction=0.5)
 ONE_STEP = replace(IMPROVE, sampling=Sampling(max_new_tokens=5), steps=1)
 ASKED = VerdictConfig(states=6, candidates=2)
-
-
-def sampled_talks(policy: PolicyRef, n: int, sampling: Sampling) -> tuple[Conversation, ...]:
-    """Two actions each, really sampled by the policy, worth more the longer it speaks."""
-    backbone = load(policy)
-    out = []
-    for i in range(n):
-        turns = [Turn(Role.AGENT, "hello", scripted=True)]
-        for t in range(2):
-            turns.append(Turn(Role.PARTNER, f"offer {i} {t}"))
-            state = Conversation(
-                "", "", "toy", tuple(turns), Outcome(Ending.AGREED, 1.0), "be brief"
-            )
-            prompt = backbone.chat.prompt_ids(state.agent_view(len(turns)).messages())
-            got = generate(backbone, [prompt], sampling, [100 * i + t])[0]
-            how = Sampled(
-                got.token_ids, got.logprobs, sampling, "", len(prompt), policy.id, got.finish
-            )
-            turns.append(Turn(Role.AGENT, backbone.chat.decode(got.token_ids), sampled=how))
-        outcome = Outcome(Ending.AGREED, (i % 5) / 4, closing_message=len(turns) - 1)
-        name = f"0/k{i // 2}/{i % 2}"
-        out.append(
-            Conversation(
-                name, f"k{i // 2}", "toy", tuple(turns), outcome, "be brief", policy=policy.id
-            )
-        )
-    return tuple(out)
 
 
 @pytest.fixture(scope="module")

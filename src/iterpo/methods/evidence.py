@@ -13,14 +13,13 @@ from iterpo.domain import (
     DiscountUnit,
     State,
     action_indices,
-    decisions,
     discounted_return,
 )
 from iterpo.errors import BatchError
 from iterpo.measure.intervals import Interval, mean_interval
 from iterpo.measure.off_policy import Reweighed, first_order_gain, reweighed, value_gain
 from iterpo.methods.asked import Asked, Heard, Spoken, speak
-from iterpo.methods.likelihood import log_probs
+from iterpo.methods.likelihood import log_probs, stored_gap
 from iterpo.methods.verdict import Evidence, VerdictConfig, confidence_of_each
 from iterpo.models.backbone import Backbone, logprob_tolerance
 from iterpo.policy_evaluation.coverage import nearest_logged, unseen
@@ -141,15 +140,7 @@ def _moved(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> bo
 
 
 def _gap(old: Backbone, asked: Asked) -> float | None:
-    """Mean |stored - recomputed| log-prob of a token, over the first conversations."""
-    rows = [d for c in asked.weighed[:_CHECKED] for d in decisions(c, 1.0)]
-    states, said = [d.state for d in rows], [d.response for d in rows]
-    again = log_probs(old, states, said, asked.sampling.temperature or 1.0)
-    stored = [d.turn.sampled.logprobs or () if d.turn.sampled else () for d in rows]
-    gaps = [
-        abs(a - b) for x, y in zip(again, stored, strict=True) for a, b in zip(x, y, strict=True)
-    ]
-    return math.fsum(gaps) / len(gaps) if gaps else None
+    return stored_gap(old, asked.weighed[:_CHECKED], asked.sampling.temperature or 1.0)
 
 
 def _with_coverage(

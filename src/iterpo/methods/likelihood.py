@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 
-from iterpo.domain import Response, State
+from iterpo.domain import Conversation, Response, State, decisions
 from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone
 from iterpo.models.padding import pad
 from iterpo.policy_evaluation.chains import Chain, batches, chain_rows
 from iterpo.policy_evaluation.features import token_rows
 
-__all__ = ["log_probs"]
+__all__ = ["log_probs", "stored_gap"]
 
 # Logits are (rows, positions, vocabulary): a smaller bound than that of a pass for hidden states.
 _MAX_BATCH_TOKENS = 2048
@@ -53,6 +54,25 @@ def log_probs(
         for row, values in _score(policy, batch, temperature):
             found[spoken[row]] = values
     return found
+
+
+def stored_gap(
+    policy: Backbone, conversations: Sequence[Conversation], temperature: float
+) -> float | None:
+    """Mean |stored - recomputed| log-prob of a token over scored conversations; None without one.
+
+    Args:
+        policy: The policy that sampled them.
+        conversations: With the log-probs of every agent turn.
+        temperature: That they were sampled at.
+    """
+    rows = [d for c in conversations for d in decisions(c, 1.0)]
+    again = log_probs(policy, [d.state for d in rows], [d.response for d in rows], temperature)
+    stored = [d.turn.sampled.logprobs or () if d.turn.sampled else () for d in rows]
+    gaps = [
+        abs(a - b) for x, y in zip(again, stored, strict=True) for a, b in zip(x, y, strict=True)
+    ]
+    return math.fsum(gaps) / len(gaps) if gaps else None
 
 
 def _score(

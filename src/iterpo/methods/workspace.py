@@ -15,6 +15,7 @@ from iterpo.domain import Conversation, PolicyRef, Reward, decisions, derive
 from iterpo.errors import BatchError
 from iterpo.methods.asked import ask, listen
 from iterpo.methods.base import RoundBatch
+from iterpo.methods.earlier_rounds import earlier_rounds
 from iterpo.methods.evidence import weigh
 from iterpo.methods.verdict import Evidence, Verdict, VerdictConfig, decide
 from iterpo.models.backbone import Backbone, load
@@ -91,8 +92,9 @@ class FolderWorkspace:
                 table.record(step, values)
                 self._progress("fit_q", step, epochs, values)
 
-            own, _ = set_aside(batch.conversations, config)  # the rest is for the judge alone
-            result = fit_q(backbone, own, config, record)
+            own, aside = set_aside(batch.conversations, config)  # the rest is for the judge alone
+            earlier = earlier_rounds(lambda: self._backbone(policy, None), batch, aside, config)
+            result = fit_q(backbone, own, config, record, earlier)
             report = json.dumps(result.report.to_dict(), indent=1, sort_keys=True)
             write_atomic(self.folder / "q_health.json", report + "\n")
             result.q.save(target)  # last: a sealed q/ says that all before it is there
@@ -160,6 +162,7 @@ class FolderWorkspace:
         config = replace(
             q,
             judge_fraction=0.0,
+            pool_rounds=0,
             holdout_fraction=0.0,  # its fit is measured on the conversations of the other Q
             pessimism=0.0,
             shuffle_returns=False,  # the control must be judged by true returns

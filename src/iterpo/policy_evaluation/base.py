@@ -74,6 +74,16 @@ class QConfig:
     off_policy: OffPolicy = "refuse"
     """Explored conversations: `refuse` them, or `drop` the rows whose return an explored turn can
     have changed, counted in the health report. What remains are samples of Q of the policy."""
+    pool_rounds: int = 0
+    """How many earlier rounds of the run are fitted on too, the latest ones, each row weighed by
+    how much likelier this round's policy is to say what was said after it; 0: none. Above 0 it
+    needs logs with the log-probs of every turn, sampled without a nucleus, but not with gamma 0.
+    States to improve at stay those of the round."""
+    pool_max_weight: float = 10.0
+    """Cap on such a weight, 1 or more; a row of the round itself has 1."""
+    pool_min_ess: float = 0.1
+    """Rows of an earlier round at one turn are left out if their effective sample size, before the
+    cap, is a smaller share of their number than this, in [0, 1]."""
     shuffle_returns: bool = False
     """Negative control: returns are permuted among the fitted rows, so Q learns nothing true."""
     max_batch_tokens: int = 8192
@@ -120,6 +130,18 @@ def _rules(config: QConfig) -> list[tuple[bool, str]]:
         (
             0.0 <= config.pessimism < float("inf"),
             f"pessimism is {config.pessimism}; it must be 0 or more",
+        ),
+        (
+            config.pool_rounds >= 0,
+            f"pool_rounds is {config.pool_rounds}; it must be 0 (none) or more",
+        ),
+        (
+            1.0 <= config.pool_max_weight < float("inf"),
+            f"pool_max_weight is {config.pool_max_weight}; it must be 1 or more",
+        ),
+        (
+            0.0 <= config.pool_min_ess <= 1.0,
+            f"pool_min_ess is {config.pool_min_ess}; it must lie in [0, 1]",
         ),
         (
             config.pessimism == 0 or config.heads >= 2,

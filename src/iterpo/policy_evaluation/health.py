@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iterpo.domain import Decision, Reward
+from iterpo.policy_evaluation.earlier import PooledRound
 
 __all__ = ["Bin", "Fit", "Part", "QHealth", "TurnFit", "convergence", "fit_quality", "pearson"]
 
@@ -92,7 +93,7 @@ class QHealth:
     """Report of ``fit_q``: what was fitted on, and the fit on held-out conversations."""
 
     train: Part
-    """What the reported head was fitted on."""
+    """What of the round's own log the reported head was fitted on."""
     heldout: Part
     """What the report is computed on."""
     fit: Fit
@@ -123,6 +124,8 @@ class QHealth:
     """``hidden`` (backbone), ``features`` and ``head``."""
     shuffled: bool = False
     """True for the negative control."""
+    pooled: tuple[PooledRound, ...] = ()
+    """Earlier rounds that were to be fitted on too. The fit is measured on the round's own rows."""
 
     def concerns(self) -> tuple[str, ...]:
         """Reasons to distrust this Q, in words; empty if none was found.
@@ -144,6 +147,7 @@ class QHealth:
                 "the returns from the last one on are the policy's own only if nothing after it "
                 "could have been explored"
             )
+        out += [f"round {r.round} was not pooled: {r.refused}" for r in self.pooled if r.refused]
         if not self.heldout.rows:
             out.append("nothing was held out, so the fit is unknown")
         elif self.fit.pearson is None:

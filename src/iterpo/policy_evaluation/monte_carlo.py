@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import NamedTuple
@@ -17,11 +17,12 @@ from iterpo.errors import BatchError
 from iterpo.models.backbone import Backbone
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.continuation import first_own_return
+from iterpo.policy_evaluation.earlier import EarlierRound, Weighed, weigh_rounds
 from iterpo.policy_evaluation.features import Extracted, extract
 from iterpo.policy_evaluation.health import Fit, Part, QHealth, fit_quality
 from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
 from iterpo.policy_evaluation.regression import Record, regress
-from iterpo.policy_evaluation.split import hold_out
+from iterpo.policy_evaluation.split import hold_out, unrelated
 
 __all__ = ["FitResult", "TrainingRows", "fit_q", "training_rows"]
 
@@ -50,11 +51,30 @@ class TrainingRows:
     was explored also the conversations ``explored`` throughout and all ``explored_rows``."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """All rows, the round's own first."""
+
+    features: Tensor
+    returns: Tensor
+    weights: Tensor | None
+    """None if all rows are the round's own."""
+    usable: Tensor
+    """Rows with features, (n,) bool."""
+    train: Tensor
+    """The round's own rows that the reported head is fitted on, (n,) bool."""
+    heldout: Tensor
+    """The round's own rows that it is reported on, (n,) bool."""
+    pooled: Tensor
+    """Rows of earlier rounds that tell nothing of those, (n,) bool."""
+
+
 def fit_q(
     backbone: Backbone,
     conversations: Sequence[Conversation],
     config: QConfig | None = None,
     record: Record | None = None,
+    earlier: Sequence[EarlierRound] = (),
 ) -> FitResult:
     """Fit Q from scratch to the returns of logged conversations.
 
@@ -67,6 +87,7 @@ def fit_q(
         config: Settings; None for the paper's.
         record: Gets per-epoch values: ``report/mse``, ``report/heldout_mse``, then, counted on,
             ``final/mse`` of the refit.
+        earlier: Logs of other policies to be fitted on too, each row by its importance weight.
 
     Raises:
         BatchError: if nothing can be learned: an empty batch, no scored conversation, no agent
@@ -74,32 +95,51 @@ def fit_q(
         ContextOverflowError: if a row does not fit the backbone's context.
     """
     config = config or QConfig()
-    rows = training_rows(conversations, config)
+    rows, pooled = training_rows(conversations, config), weigh_rounds(earlier, config)
+    every = (*rows.decisions, *pooled.decisions)
     extracted = extract(
         backbone,
-        [d.state for d in rows.decisions],
-        [d.response for d in rows.decisions],
+        [d.state for d in every],
+        [d.response for d in every],
         pooling=config.pooling,
         max_batch_tokens=config.max_batch_tokens,
     )
     usable = torch.isfinite(extracted.features).all(dim=1)
-    if not usable.any() or extracted.features.shape[1] == 0:
+    if not usable[: len(rows.decisions)].any() or extracted.features.shape[1] == 0:
         raise BatchError(
             f"none of the {len(rows.decisions)} agent turns has usable features: responses without "
             "tokens, or hidden states that overflow; try dtype bf16 or fp32 for the backbone"
         )
-    returns = torch.tensor([d.ret for d in rows.decisions], dtype=torch.float32)
-    held = hold_out(rows.conversations, config.holdout_fraction, config.split_by, config.seed)
-    heldout = usable & torch.tensor([i in held for i in rows.sources])
-    train = usable & ~heldout
-    if not train.any():
-        train, heldout = usable, torch.zeros_like(usable)
-    head = _fit(extracted.features, returns, (train, heldout), config, record)
-    report = _report(rows, extracted, returns, (train, heldout), (head, config))
-    report = replace(report, policy=backbone.policy.id)
-    if config.refit_on_all and heldout.any():
-        head = _refit(extracted.features[usable], returns[usable], config, record)
+    data = _data(rows, pooled, extracted.features, usable, config)
+    head = _fit(data, config, record)
+    report = _report(rows, extracted, data, (head, config))
+    report = replace(report, policy=backbone.policy.id, pooled=pooled.rounds)
+    if config.refit_on_all and data.heldout.any():
+        head = _refit(data, config, record)
     return FitResult(QFunction(backbone, head, config, report), report)
+
+
+def _data(
+    rows: TrainingRows, pooled: Weighed, features: Tensor, usable: Tensor, config: QConfig
+) -> _Data:
+    n, more = len(rows.decisions), len(pooled.decisions)
+    every = (*rows.decisions, *pooled.decisions)
+    held = hold_out(rows.conversations, config.holdout_fraction, config.split_by, config.seed)
+    own = usable & (torch.arange(n + more) < n)
+    heldout = usable & torch.tensor([i in held for i in rows.sources] + [False] * more)
+    if not (own & ~heldout).any():
+        heldout, held = torch.zeros_like(usable), frozenset()
+    told_of = [c for i, c in enumerate(rows.conversations) if i in held]
+    apart = unrelated(pooled.conversations, told_of, config.split_by)
+    return _Data(
+        features,
+        torch.tensor([d.ret for d in every], dtype=torch.float32),
+        torch.tensor([1.0] * n + list(pooled.weights), dtype=torch.float32) if more else None,
+        usable,
+        own & ~heldout,
+        heldout,
+        usable & torch.tensor([False] * n + list(apart)),
+    )
 
 
 def training_rows(conversations: Sequence[Conversation], config: QConfig) -> TrainingRows:
@@ -183,51 +223,51 @@ def _drop_explored(
     return tuple(compress(scored, keep)), list(compress(own, keep))
 
 
-def _fit(
-    features: Tensor,
-    returns: Tensor,
-    masks: tuple[Tensor, Tensor],
-    config: QConfig,
-    record: Record | None,
-) -> ValueHead:
-    train, heldout = masks
+def _fit(data: _Data, config: QConfig, record: Record | None) -> ValueHead:
+    heldout = data.heldout
 
     def on_epoch(epoch: int, mse: float, head: ValueHead) -> None:
         values = {"report/mse": mse}
         if heldout.any():
             with torch.no_grad():
-                errors = head(features[heldout]) - returns[heldout]
+                errors = head(data.features[heldout]) - data.returns[heldout]
             values["report/heldout_mse"] = float(errors.square().mean())
         if record is not None:
             record(epoch, values)
 
-    return regress(features[train], returns[train], config, on_epoch)
+    return _regress(data, data.train | data.pooled, config, on_epoch)
 
 
-def _refit(features: Tensor, returns: Tensor, config: QConfig, record: Record | None) -> ValueHead:
+def _refit(data: _Data, config: QConfig, record: Record | None) -> ValueHead:
     def on_epoch(epoch: int, mse: float, _: ValueHead) -> None:
         if record is not None:
             record(config.epochs + epoch, {"final/mse": mse})  # after the epochs of the report
 
-    return regress(features, returns, config, on_epoch)
+    return _regress(data, data.usable, config, on_epoch)
+
+
+def _regress(
+    data: _Data, mask: Tensor, config: QConfig, on_epoch: Callable[[int, float, ValueHead], None]
+) -> ValueHead:
+    weights = None if data.weights is None else data.weights[mask]
+    return regress(data.features[mask], data.returns[mask], config, on_epoch, weights)
 
 
 def _report(
     rows: TrainingRows,
     extracted: Extracted,
-    returns: Tensor,
-    masks: tuple[Tensor, Tensor],
+    data: _Data,
     fitted: tuple[ValueHead, QConfig],
 ) -> QHealth:
-    (train, heldout), (head, config) = masks, fitted
-    turns = torch.tensor([d.state.t for d in rows.decisions])
+    (head, config), train, heldout = fitted, data.train, data.heldout
+    own = [d.state.t for d in rows.decisions]
+    turns = torch.tensor(own + [0] * (len(train) - len(own)))
 
     def quality(mask: Tensor) -> Fit:
         with torch.no_grad():
-            scores = head(extracted.features[mask])
-        return fit_quality(scores.numpy(), returns[mask].numpy(), turns[mask].tolist())
+            scores = head(data.features[mask])
+        return fit_quality(scores.numpy(), data.returns[mask].numpy(), turns[mask].tolist())
 
-    unusable = len(rows.decisions) - int(train.sum()) - int(heldout.sum())
     spoken = int(train.sum()) + int(heldout.sum())
     return QHealth(
         train=_part(rows, train),
@@ -235,7 +275,7 @@ def _report(
         fit=quality(heldout),
         train_fit=quality(train),
         refit_on_all=config.refit_on_all and bool(heldout.any()),
-        left_out={**rows.left_out, "rows_without_features": unusable},
+        left_out={**rows.left_out, "rows_without_features": int((~data.usable).sum())},
         unrecorded=sum(c.explored and c.exploration is None for c in rows.conversations),
         policies=dict(Counter(c.policy for c in rows.conversations)),
         rows=spoken,
@@ -244,7 +284,7 @@ def _report(
         tokens=extracted.tokens,
         dtypes={
             "hidden": extracted.hidden_dtype,
-            "features": str(extracted.features.dtype).removeprefix("torch."),
+            "features": str(data.features.dtype).removeprefix("torch."),
             "head": str(head.inner.weight.dtype).removeprefix("torch."),
         },
         shuffled=config.shuffle_returns,
@@ -252,6 +292,7 @@ def _report(
 
 
 def _part(rows: TrainingRows, mask: Tensor) -> Part:
-    sources = {i for i, inside in zip(rows.sources, mask.tolist(), strict=True) if inside}
+    own = mask[: len(rows.sources)].tolist()
+    sources = {i for i, inside in zip(rows.sources, own, strict=True) if inside}
     kernels = {rows.conversations[i].kernel_id for i in sources}
     return Part(int(mask.sum()), len(sources), len(kernels))

@@ -66,16 +66,21 @@ class ValueHead(nn.Module):
         self.register_buffer("lowest", torch.tensor(-math.inf))
         self.register_buffer("highest", torch.tensor(math.inf))
 
-    def set_scales(self, features: Tensor, returns: Tensor, config: QConfig) -> None:
-        """Take the scales from the rows that are fitted on: (n, d) and (n,)."""
-        scale = returns.std(correction=0)
-        self.return_mean = returns.mean()
+    def set_scales(
+        self,
+        features: Tensor,
+        returns: Tensor,
+        config: QConfig,
+        weights: Tensor | None = None,
+    ) -> None:
+        """Take the scales from the rows that are fitted on: (n, d), (n,), and (n,) weights."""
+        self.return_mean, scale = _mean_and_spread(returns, weights)
         self.return_scale = torch.where(scale > 0, scale, torch.ones(()))
         if config.standardise:
-            spread = features.std(dim=0, correction=0)
-            self.feature_mean = features.mean(dim=0)
+            self.feature_mean, spread = _mean_and_spread(features, weights)
             self.feature_scale = torch.where(spread > 1e-6, spread, torch.ones(()))
         if config.clamp:
+            returns = returns if weights is None else returns[weights > 0]
             self.lowest, self.highest = returns.min(), returns.max()
 
     def normalised(self, features: Tensor) -> Tensor:
@@ -174,6 +179,15 @@ class QFunction:
         _check_backbone(folder, fitted_on, backbone_facts(backbone))
         head.eval()
         return cls(backbone, head, config)
+
+
+def _mean_and_spread(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Over the rows: (n,) or (n, d) -> () or (d,); None weighs all rows alike."""
+    if weights is None:
+        return values.mean(dim=0), values.std(dim=0, correction=0)
+    share = (weights / weights.sum()).reshape(-1, *(1 for _ in values.shape[1:]))
+    mean = (share * values).sum(dim=0)
+    return mean, (share * (values - mean).square()).sum(dim=0).sqrt()
 
 
 def _tensors(head: ValueHead) -> dict[str, Tensor]:

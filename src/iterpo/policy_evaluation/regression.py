@@ -25,8 +25,9 @@ def regress(
     returns: Tensor,
     config: QConfig,
     on_epoch: Callable[[int, float, ValueHead], None] | None = None,
+    weights: Tensor | None = None,
 ) -> ValueHead:
-    """Fit a fresh head to min mean (Q(s_t, a_t) - G_t)^2 (Observation 3.5, Monte Carlo).
+    """Fit a fresh head to min mean w_t (Q(s_t, a_t) - G_t)^2 (Observation 3.5, Monte Carlo).
 
     Args:
         features: (n, d) fp32, all finite.
@@ -34,6 +35,7 @@ def regress(
         config: Head, optimiser and seed; equal seeds and rows give equal bytes.
         on_epoch: Called with the epoch, its mean squared error (dropout on, in the squared unit of
             the returns) and the head in evaluation mode.
+        weights: (n,) fp32, 0 or more, of which only the ratios matter; None: all equal.
 
     Raises:
         TrainingError: if the loss stops being finite.
@@ -42,13 +44,15 @@ def regress(
         head = ValueHead(features.shape[1], config.hidden, config.heads, config.dropout)
         if config.shuffle_returns:
             returns = _shuffled(returns, config.seed)
-        head.set_scales(features, returns, config)
+        head.set_scales(features, returns, config, weights)
         targets = (returns - head.return_mean) / head.return_scale
+        # A mean of 1 keeps the meaning of the learning rate, and that of the epoch's error.
+        weights = None if weights is None else weights / weights.mean()
         optimizer = torch.optim.AdamW(
             head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
         for epoch in range(1, config.epochs + 1):
-            loss = _epoch(head, optimizer, features, targets, config.batch_size)
+            loss = _epoch(head, optimizer, (features, targets, weights), config.batch_size)
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"fitting Q diverged in epoch {epoch} (loss {loss}); lower learning_rate "
@@ -63,17 +67,20 @@ def regress(
 def _epoch(
     head: ValueHead,
     optimizer: torch.optim.Optimizer,
-    features: Tensor,
-    targets: Tensor,
+    data: tuple[Tensor, Tensor, Tensor | None],
     batch_size: int,
 ) -> float:
+    features, targets, weights = data
     head.train()
     total = 0.0
     order = torch.randperm(len(targets))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         errors = head.normalised(features[rows]) - targets[rows, None]  # (b, heads)
-        loss = errors.square().mean(dim=0)
+        squares = errors.square()
+        if weights is not None:
+            squares = squares * weights[rows, None]
+        loss = squares.mean(dim=0)
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss.sum())  # the sum trains each head as if it were alone
         optimizer.step()

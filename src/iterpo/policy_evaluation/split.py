@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from iterpo.domain import Conversation, derive
 from iterpo.policy_evaluation.base import QConfig, SplitUnit
 
-__all__ = ["content_sha256", "hold_out", "set_aside"]
+__all__ = ["content_sha256", "hold_out", "set_aside", "unrelated"]
 
 # A stream of its own: with the seed of the health report's split, judge and report would coincide.
 _JUDGE = derive("judge")
@@ -56,6 +56,17 @@ def set_aside(
     return (
         tuple(c for i, c in enumerate(conversations) if i not in chosen),
         tuple(c for i, c in enumerate(conversations) if i in chosen),
+    )
+
+
+def unrelated(
+    conversations: Sequence[Conversation], to: Sequence[Conversation], unit: SplitUnit
+) -> tuple[bool, ...]:
+    """Whether each is no copy of one of ``to``, nor (``kernel``) of the same kernel as one."""
+    contents = {content_sha256(c) for c in to}
+    kernels = {c.kernel_id for c in to} if unit == "kernel" else set()
+    return tuple(
+        c.kernel_id not in kernels and content_sha256(c) not in contents for c in conversations
     )
 
 
