@@ -81,15 +81,24 @@ def test_every_layer_is_in_the_contract() -> None:
     assert layers["exhaustive"] is True
 
 
-def test_trl_is_imported_in_one_file() -> None:
+@pytest.mark.parametrize(
+    ("package_name", "place"),
+    [("trl", "policy_improvement/_trl.py"), ("vllm", "models/vllm_sampler.py")],
+)
+def test_an_engine_of_others_is_imported_in_one_file(package_name: str, place: str) -> None:
+    def named(node: ast.AST) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+
     users = {
         s.name
         for s in package()
         for node in ast.walk(s.tree)
-        if (isinstance(node, ast.Import) and any(a.name.split(".")[0] == "trl" for a in node.names))
-        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "trl")
+        for name in named(node)
+        if name.split(".")[0] == package_name
     }
-    assert users <= {"policy_improvement/_trl.py"}
+    assert users == {place}
 
 
 def test_own_modules_are_imported_at_the_top() -> None:
