@@ -62,6 +62,9 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
     health = folder / key / "q_health.json"
     if health.exists():
         facts["q_health"] = json.loads(health.read_text())
+        if q.pool_rounds:
+            pooled = facts["q_health"]["pooled"]
+            facts["pooled_rounds"] = [r["round"] for r in pooled if r["rows"]]
     verdict = workspace.verdict(policy, new, batch)
     if verdict is not None:
         facts |= verdict.to_dict()

@@ -247,6 +247,7 @@ class Plan:
         )
         found += [f"improve.{mistake}" for mistake in self.improve.mistakes()]
         found += self._too_few_to_split()
+        found += self._unusable_pooling()
         found += self._unusable_exploration()
         if self.method.name == "st_grpo" and self.q.discount_unit == "message":
             found.append(
@@ -284,6 +285,17 @@ class Plan:
             )
         return found
 
+    def _unusable_pooling(self) -> list[str]:
+        sampling = self.collect.sampling
+        myopic = self.q.gamma == 0 or self.method.name == "st_grpo"  # needs no weights
+        if not self.q.pool_rounds or myopic or (sampling.temperature and not sampling.reshaped):
+            return []
+        return [
+            f"q.pool_rounds: given {self.q.pool_rounds} with collect.sampling that never says some "
+            "responses, which no weight brings back; accepted: 0, or a temperature above 0 with "
+            "top_p 1, top_k 0 and repetition_penalty 1"
+        ]
+
     def operators_of_round(self, i: int) -> tuple[QConfig, ImproveConfig]:
         """Settings of both operators in round i, with seeds that follow from the run's seed."""
         return (
@@ -308,6 +320,9 @@ class Plan:
             for name in sections:
                 section = section[name] or {}
             section.pop(key, None)
+        if not self.q.pool_rounds:  # a plan is what it was before there was this option
+            for key in ("pool_rounds", "pool_max_weight", "pool_min_ess"):
+                del values["q"][key]
         text = json.dumps(_one_spelling(values), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
