@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from iterpo.models.backbone import Backbone, frozen, inner
+from iterpo.models.packed import can_pack, packed_states
 from iterpo.models.padding import pad
 
-__all__ = ["cache_argument", "keeps_prompts", "shared_states", "two_passes"]
+__all__ = ["cache_argument", "keeps_prompts", "shared_states", "states_behind", "two_passes"]
 
 
 def cache_argument(module: Any) -> str:
@@ -56,7 +57,43 @@ def shared_states(
     mask = torch.cat([seen[places], said], dim=1)
     decoder = inner(backbone.model).get_decoder()
     with frozen(backbone), torch.autocast(device.type, enabled=False):
-        return two_passes(decoder, (before, seen), places, after, mask)[:, 1:]
+        return states_behind(decoder, (before, seen), places, after, mask)[:, 1:]
+
+
+def states_behind(
+    decoder: Any, before: tuple[Tensor, Tensor], index: Tensor, after: Tensor, mask: Tensor
+) -> Tensor:
+    """As ``two_passes``, without padding or copies wherever the model's attention allows it."""
+    way = _packed if can_pack(decoder) else two_passes
+    return way(decoder, before, index, after, mask)
+
+
+def _packed(
+    decoder: Any, before: tuple[Tensor, Tensor], index: Tensor, after: Tensor, mask: Tensor
+) -> Tensor:
+    prompts, seen = before
+    width = prompts.size(1)
+    heads, tails = seen.sum(1).tolist(), mask[:, width:].sum(1).tolist()
+    rows: list[list[int]] = [[] for _ in heads]  # of each prompt
+    for i, place in enumerate(index.tolist()):
+        rows[place].append(i)
+    states = packed_states(
+        decoder,
+        [prompt[width - n :] for prompt, n in zip(prompts, heads, strict=True)],
+        [[after[i, : tails[i]] for i in mine] for mine in rows],
+    )
+    # Places in the row: the prompt's last token, then the response's; behind its end any will do.
+    source = torch.zeros(len(after), 1 + after.size(1), dtype=torch.long)
+    at = 0
+    for head, mine in zip(heads, rows, strict=True):
+        at += head
+        last = at - 1
+        for i in mine:
+            source[i, 0] = last
+            source[i, 1 : 1 + tails[i]] = torch.arange(at, at + tails[i])
+            at += tails[i]
+    found = states.index_select(0, source.flatten().to(states.device))
+    return found.view(*source.shape, -1)
 
 
 def two_passes(

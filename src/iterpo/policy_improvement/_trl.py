@@ -253,13 +253,22 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         for ids, mask in zip(
             torch.split(input_ids, size), torch.split(attention_mask, size), strict=True
         ):
-            labels = ids[:, -n:].masked_fill(mask[:, -n:] == 0, -100)
+            real = mask[:, -n:].bool()
+            labels = ids[:, -n:][real]  # padding would cost the head as much as a token does
             with self.accelerator.autocast():
-                states = response_states(decoder, ids, mask, n)
-                with precomputed(decoder, states):
-                    parts.append(model(input_ids=ids, shift_labels=labels, fused_lm_head=True))
-        entropy = torch.cat([p.entropy for p in parts]) if options.get("compute_entropy") else None
-        return torch.cat([p.log_probs for p in parts]), entropy, None
+                states = response_states(decoder, ids, mask, n)[real]
+                with precomputed(decoder, states[None]):
+                    parts.append(
+                        model(input_ids=ids, shift_labels=labels[None], fused_lm_head=True)
+                    )
+        places = attention_mask[:, -n:].bool()
+
+        def whole(values: list[torch.Tensor]) -> torch.Tensor:
+            flat = torch.cat(values, 1)[0]
+            return flat.new_zeros(places.shape).masked_scatter(places, flat)
+
+        entropy = whole([p.entropy for p in parts]) if options.get("compute_entropy") else None
+        return whole([p.log_probs for p in parts]), entropy, None
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         config, args = self.job.config, self.args

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from iterpo.models.shared_prefix import keeps_prompts, two_passes
+from iterpo.models.shared_prefix import keeps_prompts, states_behind
 
 __all__ = ["agree", "can_share", "precomputed", "response_logits", "response_states"]
 
@@ -46,7 +46,7 @@ def response_states(
     width = ids.size(1) - n_response
     rows, index = _distinct(ids[:, :width])
     before = ids[rows, :width], mask[rows, :width]
-    return two_passes(decoder, before, index, ids[:, width:-1], mask[:, :-1])
+    return states_behind(decoder, before, index, ids[:, width:-1], mask[:, :-1])
 
 
 def response_logits(

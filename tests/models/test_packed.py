@@ -1,0 +1,170 @@
+"""Packed rows and folded adapters against one plain pass per sequence."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from iterpo.domain import PolicyRef
+from iterpo.errors import ModelError
+from iterpo.models import folded as folding
+from iterpo.models import shared_prefix
+from iterpo.models.backbone import Backbone, attach_lora, load
+from iterpo.models.folded import folded
+from iterpo.models.lora import LoraSpec
+from iterpo.models.packed import can_pack, packed_states
+from iterpo.models.shared_prefix import states_behind, two_passes
+
+PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14]]
+SAID = [[[20, 21, 22], [23], [24, 25]], [[26, 27, 28, 29]]]
+
+
+@pytest.fixture
+def trained(tiny_policy: PolicyRef) -> Any:
+    """A PEFT model in train mode whose adapter is not zero."""
+    return _train(load(tiny_policy, device="cpu"), LoraSpec(r=4, alpha=8))
+
+
+def _train(backbone: Backbone, spec: LoraSpec) -> Any:
+    model = attach_lora(backbone, spec, seed=3)
+    generator = torch.Generator().manual_seed(4)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model.train()
+
+
+def _decoder(model: Any) -> Any:
+    return model.get_base_model().get_decoder()
+
+
+def _tensors(ids: list[list[int]]) -> list[Tensor]:
+    return [torch.tensor(i) for i in ids]
+
+
+def _alone(decoder: Any) -> Tensor:
+    """What ``packed_states`` is to give, by a pass per sequence."""
+    found = []
+    for prompt, said in zip(PROMPTS, SAID, strict=True):
+        states = decoder(input_ids=torch.tensor([prompt]), use_cache=False).last_hidden_state[0]
+        found.append(states)
+        for response in said:
+            ids = torch.tensor([prompt + response])
+            states = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
+            found.append(states[len(prompt) :])
+    return torch.cat(found)
+
+
+def _gradients(model: Any, states: Tensor) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(6)
+    weights = torch.randn(states.shape, generator=generator)
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    return list(torch.autograd.grad((states * weights).sum(), wanted))
+
+
+def test_every_token_gets_the_state_and_the_gradient_that_it_gets_alone(trained: Any) -> None:
+    decoder = _decoder(trained)
+    packed = packed_states(decoder, _tensors(PROMPTS), [_tensors(s) for s in SAID])
+    alone = _alone(decoder)
+    assert packed.shape == alone.shape
+    torch.testing.assert_close(packed, alone, rtol=1e-4, atol=1e-5)
+    for a, b in zip(_gradients(trained, packed), _gradients(trained, alone), strict=True):
+        assert float(b.abs().max()) > 1e-3
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().max()))
+
+
+def test_padded_in_padded_out_as_two_passes_have_it(trained: Any) -> None:
+    """Rows of prompts in any order, one of them without a token of its own."""
+    decoder, index = _decoder(trained), torch.tensor([1, 0, 1, 0])
+    before = torch.tensor([[5, 6, 7, 8], [0, 0, 9, 10]])
+    seen = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    after = torch.tensor([[20, 21, 22], [23, 0, 0], [0, 0, 0], [24, 25, 0]])
+    said = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]])
+    mask = torch.cat([seen[index], said], dim=1)
+    both = [way(decoder, (before, seen), index, after, mask) for way in (states_behind, two_passes)]
+    real = torch.cat([torch.ones(4, 1, dtype=torch.long), said], dim=1).bool()
+    torch.testing.assert_close(both[0][real], both[1][real], rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_attends_as_before_afterwards(
+    trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = _decoder(trained)
+    before = _alone(decoder)
+    packed_states(decoder, _tensors(PROMPTS), [[], []])
+    with pytest.raises(IndexError):
+        packed_states(decoder, [torch.tensor([10**6])], [[]])
+    assert decoder.config._attn_implementation == "sdpa"
+    assert not any("forward" in m.__dict__ for m in decoder.modules())
+    assert torch.equal(_alone(decoder), before)
+    layer = decoder.layers[0].self_attn
+    attend = type(layer).forward
+    monkeypatch.setattr(type(layer), "forward", lambda *a, **k: attend(*a, **k, softcap=30.0))
+    with pytest.raises(ModelError, match="softcap"):
+        packed_states(decoder, _tensors(PROMPTS), [[], []])
+
+
+def test_models_whose_attention_is_their_own_take_two_passes(
+    trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = _decoder(trained)
+    assert can_pack(decoder)
+    capped = SimpleNamespace(attn_logit_softcapping=50.0, _attn_implementation="sdpa")
+    assert not can_pack(SimpleNamespace(config=capped, _supports_attention_backend=True))
+    monkeypatch.setattr(type(decoder), "_supports_attention_backend", False)
+    assert not can_pack(decoder)
+    monkeypatch.delattr(shared_prefix, "_packed")  # must not be needed
+    one = torch.ones(1, 2, dtype=torch.long)
+    found = shared_prefix.states_behind(
+        decoder, (one, one), torch.tensor([0]), one, torch.ones(1, 4, dtype=torch.long)
+    )
+    assert found.shape[:2] == (1, 3)
+
+
+def test_folding_changes_no_output_and_no_gradient(trained: Any) -> None:
+    decoder = _decoder(trained)
+    ids = torch.arange(5, 45)[None]
+    plain = decoder(input_ids=ids, use_cache=False).last_hidden_state
+    with folded(decoder):
+        once = decoder(input_ids=ids, use_cache=False).last_hidden_state
+        again = decoder(input_ids=ids, use_cache=False).last_hidden_state
+    assert not torch.equal(once, plain)  # it did take the other way
+    assert torch.equal(once, again)
+    torch.testing.assert_close(once, plain, rtol=1e-4, atol=1e-5)
+    for a, b in zip(_gradients(trained, once), _gradients(trained, plain), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("case", ["few", "bfloat16", "dropout", "disabled", "large", "autocast"])
+def test_folding_leaves_alone_what_it_does_not_fit(
+    tiny_policy: PolicyRef, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = load(
+        tiny_policy, device="cpu", dtype="bfloat16" if case == "bfloat16" else "float32"
+    )
+    model = _train(backbone, LoraSpec(r=4, alpha=8, dropout=0.5 if case == "dropout" else 0.0))
+    decoder, tokens = _decoder(model), 4 if case == "few" else 40
+    if case == "large":
+        monkeypatch.setattr(folding, "_MOST", 1000)
+    ids = torch.arange(5, 5 + tokens)[None]
+
+    def states() -> Any:
+        torch.manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=case == "autocast"):
+            return decoder(input_ids=ids, use_cache=False).last_hidden_state
+
+    def both() -> tuple[Tensor, Tensor]:
+        plain = states()
+        with folded(decoder):
+            return plain, states()
+
+    if case == "disabled":
+        with model.disable_adapter():
+            plain, found = both()
+    else:
+        plain, found = both()
+    assert torch.equal(plain, found)
