@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from iterpo.agents.optimist import CHOICE
 from iterpo.domain import Conversation, Ending, Exploration, Outcome, Role, Turn, decisions
 from iterpo.policy_evaluation.continuation import first_own_return
 
@@ -20,6 +21,8 @@ GAMMA = 0.9
 LONGEST = 3
 PLAIN = {0: 0.8, 1: 0.2}
 PERSONA = {0: 0.1, 1: 0.9}
+BEST_OF_2 = {0: 0.8**2, 1: 1 - 0.8**2}
+"""The draft that a score finds best, of two that the policy draws, where the score prefers 1."""
 CLOSES = {0: 0.3, 1: 0.7}
 
 Said = tuple[int, ...]
@@ -46,16 +49,16 @@ def talk(said: Said, marks: tuple[bool, ...], drawn: Exploration | None) -> Conv
     return Conversation("c", "k", "toy", tuple(turns), outcome, "", exploration=drawn)
 
 
-def log(drawn: Exploration | None, explores: Callable[[int], float]) -> Iterator[
-    tuple[float, Conversation]
-]:  # fmt: skip
-    """Every conversation with its probability, if action t is the persona's by chance
+def log(
+    drawn: Exploration | None, explores: Callable[[int], float], other: dict[int, float] = PERSONA
+) -> Iterator[tuple[float, Conversation]]:
+    """Every conversation with its probability, if action t is drawn from ``other`` by chance
     ``explores(t)``."""
 
     def go(p: float, said: Said, marks: tuple[bool, ...]) -> Iterator[tuple[float, Conversation]]:
         t = len(said) + 1
         for mark, share in ((True, explores(t)), (False, 1 - explores(t))):
-            for a, chance in (PERSONA if mark else PLAIN).items():
+            for a, chance in (other if mark else PLAIN).items():
                 now, marked, at = (*said, a), (*marks, mark), p * share * chance
                 if at == 0:
                     continue
@@ -80,6 +83,15 @@ def one_action() -> Iterator[tuple[float, Conversation]]:
     for m in range(1, LONGEST + 1):
         drawn = Exploration({"tone": "warm"}, 0.25, action=m)
         yield from ((p / 4, c) for p, c in log(drawn, lambda t, m=m: float(t == m)))  # type: ignore[misc]
+
+
+def one_optimistic() -> Iterator[tuple[float, Conversation]]:
+    """The same with the best of two drafts of the policy in the persona's place."""
+    yield from ((p / 4, c) for p, c in log(Exploration({}, 0.25), lambda _: 0.0))
+    for m in range(1, LONGEST + 1):
+        drawn = Exploration(CHOICE, 0.25, action=m)
+        told = log(drawn, lambda t, m=m: float(t == m), BEST_OF_2)  # type: ignore[misc]
+        yield from ((p / 4, c) for p, c in told)
 
 
 def first_action_unrecorded() -> Iterator[tuple[float, Conversation]]:
@@ -127,7 +139,7 @@ def everything(c: Conversation) -> int:
     return 1
 
 
-@pytest.mark.parametrize("batch", [throughout, one_action, first_action_unrecorded])
+@pytest.mark.parametrize("batch", [throughout, one_action, one_optimistic, first_action_unrecorded])
 def test_what_is_kept_is_q_of_the_policy(
     batch: Callable[[], Iterator[tuple[float, Conversation]]],
 ) -> None:
@@ -157,6 +169,8 @@ def test_an_explored_conversation_gives_no_row_not_even_its_last() -> None:
         (one_action, everything),
         (one_action, by_marks),
         (one_action, unmarked_only),
+        (one_optimistic, everything),
+        (one_optimistic, unmarked_only),
         (coins_unrecorded, by_marks),
         (coins_unrecorded, unmarked_only),
     ],

@@ -94,9 +94,9 @@ def _print_updates(run: RunFacts) -> None:
         if "verdict" in update:
             say(f"round {i}: {update['verdict']}: {update['why']}")
     for r in run.rounds:
-        told = _lineage(r.round, r.update or {})
-        if told:
-            say(told)
+        for told in (_lineage(r.round, r.update or {}), _optimism(r.round, r.deploy)):
+            if told:
+                say(told)
 
 
 def _lineage(i: int, update: dict[str, Any]) -> str:
@@ -117,6 +117,19 @@ def _lineage(i: int, update: dict[str, Any]) -> str:
     if update.get("next") == "parent":
         parts.append(f"{update['policy']} was discarded: round {i + 1} deploys {update['parent']}")
     return f"round {i}: " + "; ".join(parts) if parts else ""
+
+
+def _optimism(i: int, deploy: dict[str, Any]) -> str:
+    """How many messages were chosen where Q was uncertain, or why none was."""
+    told = deploy.get("optimism")
+    if told is None:
+        return ""
+    if told["q_round"] is None:
+        return f"round {i}: {told['why']}"
+    return (
+        f"round {i}: {told['said']} messages were chosen optimistically by Q of round "
+        f"{told['q_round']} ({told['drawn']} drawn; the others were never reached)"
+    )
 
 
 def _interval(told: dict[str, Any] | None) -> str:

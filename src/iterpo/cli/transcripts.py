@@ -83,7 +83,8 @@ def print_transcript(shown: dict[str, Any], credit: Credit) -> None:
         parts.append(f"best attainable return {number(best)}")
     if shown["exploration"] and shown["exploration"]["traits"]:
         traits = shown["exploration"]["traits"]
-        parts.append("persona: " + ", ".join(f"{k} {v}" for k, v in traits.items()))
+        kind = "one message" if "choice" in traits else "persona"  # see agents.optimist.CHOICE
+        parts.append(f"{kind}: " + ", ".join(f"{k} {v}" for k, v in traits.items()))
     say("  " + "; ".join(p for p in parts if p) + "\n")
 
 

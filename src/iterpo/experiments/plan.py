@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from iterpo.agents.endpoint import EndpointConfig
+from iterpo.agents.optimist import OptimismConfig
 from iterpo.agents.persona import PersonaConfig
 from iterpo.config import dump, override, parse, read_yaml
 from iterpo.domain import Sampling, derive
 from iterpo.domain.rules import Rule, broken, refuse
 from iterpo.errors import ConfigError
+from iterpo.experiments.exploration import unusable_exploration
 from iterpo.experiments.roll_back import RollBackPlan
 from iterpo.methods import names as method_names
 from iterpo.methods.verdict import VerdictConfig
@@ -51,6 +53,8 @@ _NO_EFFECT_ON_RESULTS = (
     ("partner", "endpoint", "proxy"),
 )
 
+_NONE_AS_BEFORE = (("collect", "optimism"),)
+"""Options that earlier versions lacked: where they are null, a plan is what it was without them."""
 
 _TAKEN_BY_PARTNER = {
     "scripted": ("seed",),
@@ -168,6 +172,10 @@ class CollectPlan:
     explore: PersonaConfig | None = None
     """Personas that the agent takes on in a share of the training conversations (section 3.4),
     never on held-out kernels; null: none. Needs `q.off_policy: drop`."""
+    optimism: OptimismConfig | None = None
+    """In a share of the training conversations one message is the draft of several that the last
+    round's Q finds most promising, uncertainty included; null: none. Needs `q.off_policy: drop`;
+    has no effect in round 0, and holds a second copy of the weights from round 1 on."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -248,7 +256,8 @@ class Plan:
         found += [f"improve.{mistake}" for mistake in self.improve.mistakes()]
         found += self._too_few_to_split()
         found += self._unusable_pooling()
-        found += self._unusable_exploration()
+        collect = self.collect
+        found += unusable_exploration(collect.explore, collect.optimism, collect.sampling, self.q)
         if self.method.name == "st_grpo" and self.q.discount_unit == "message":
             found.append(
                 "q.discount_unit: given 'message'; accepted with st_grpo: agent_turn, since at "
@@ -267,23 +276,6 @@ class Plan:
             f"q.holdout_fraction: given {self.q.holdout_fraction} of {units} {self.q.split_by}; "
             "accepted: 0, or at least 2 of them a round (collect.scenarios, collect.per_scenario)"
         ]
-
-    def _unusable_exploration(self) -> list[str]:
-        explore = self.collect.explore
-        if explore is None:
-            return []
-        found = []
-        if self.q.off_policy == "refuse":
-            found.append(
-                "q.off_policy: given 'refuse' with collect.explore; accepted: drop, which fits Q "
-                "to the returns that exploration can't have changed; or collect.explore=null"
-            )
-        if explore.share == 1:
-            found.append(
-                "collect.explore.share: given 1.0; accepted in a plan: below 1, since J of the "
-                "policy is measured on what it says itself"
-            )
-        return found
 
     def _unusable_pooling(self) -> list[str]:
         sampling = self.collect.sampling
@@ -320,6 +312,9 @@ class Plan:
             for name in sections:
                 section = section[name] or {}
             section.pop(key, None)
+        for section_name, key in _NONE_AS_BEFORE:
+            if values[section_name][key] is None:
+                del values[section_name][key]
         if not self.q.pool_rounds:  # a plan is what it was before there was this option
             for key in ("pool_rounds", "pool_max_weight", "pool_min_ess"):
                 del values["q"][key]

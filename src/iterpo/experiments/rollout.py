@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from iterpo import environments
-from iterpo.agents.persona import Exploring
 from iterpo.agents.wording import Style
 from iterpo.artifacts import seal
-from iterpo.collect import Pace, Table, Tally, collect_into, seats
+from iterpo.collect import Pace, Tally, collect_into, seats
 from iterpo.domain import Scenario, Split
 from iterpo.environments.base import Environment
 from iterpo.experiments.events import Event, Report
+from iterpo.experiments.explorers import explorers
 from iterpo.experiments.lineage import policy_of_round, round_of
 from iterpo.experiments.plan import Plan
 from iterpo.experiments.speakers import Local, partner_of, seat, speaker_name
@@ -45,7 +44,7 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
     agent = Local(ref, plan.collect.sampling, plan.policy.dtype, plan.policy.device)
     partner = partner_of(plan.partner)
     seating = seat(env, agent, partner, gamma=plan.q.gamma)
-    table = seating.table
+    exploring = explorers(seating.table, plan, folder, i, prompt_style(env))
     facts: dict[str, object] = {"policy": ref.id, "partner": speaker_name(partner), "round": i}
     for split, per_scenario in (
         (Split.TRAIN, plan.collect.per_scenario),
@@ -54,7 +53,7 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
         scenarios = draw_scenarios(env, plan, split, i)
         conversations = collect_into(
             folder / key / split.value,
-            _exploring(table, plan) if split is Split.TRAIN else table,
+            exploring.table if split is Split.TRAIN else seating.table,
             seats(scenarios, per_scenario, round=i, seed=plan.seed),
             concurrency=plan.collect.concurrency,
             attempts=plan.collect.attempts,
@@ -63,15 +62,9 @@ def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
             progress=_progress(key, split.value, report),
         )
         facts[split.value] = measure(conversations, plan.q.gamma).to_dict()
+        if split is Split.TRAIN and plan.collect.optimism is not None:
+            facts["optimism"] = exploring.facts(conversations)
     seal(folder / key, "deploy", facts)
-
-
-def _exploring(table: Table, plan: Plan) -> Table:
-    """The same table with an agent under personas, where the plan asks for them."""
-    if plan.collect.explore is None:
-        return table
-    style = prompt_style(table.environment)
-    return replace(table, agent=Exploring(table.agent, plan.collect.explore, style))
 
 
 def _progress(key: str, stage: str, report: Report) -> Callable[[Tally], None]:

@@ -1,0 +1,56 @@
+"""Whether what a plan explores can be used: by its Q, and by the measurement of J."""
+
+from __future__ import annotations
+
+from iterpo.agents.optimist import OptimismConfig
+from iterpo.agents.persona import PersonaConfig
+from iterpo.domain import Sampling
+from iterpo.policy_evaluation.base import QConfig
+
+__all__ = ["unusable_exploration"]
+
+
+def unusable_exploration(
+    explore: PersonaConfig | None,
+    optimism: OptimismConfig | None,
+    sampling: Sampling,
+    q: QConfig,
+) -> list[str]:
+    """What stands against it, a line for each mistake.
+
+    Args:
+        explore: Personas of the collection.
+        optimism: Optimistic messages of the collection.
+        sampling: How the policy samples there.
+        q: How Q is fitted.
+    """
+    found = []
+    for name, config in (("explore", explore), ("optimism", optimism)):
+        if config is None:
+            continue
+        if q.off_policy == "refuse":
+            found.append(
+                f"q.off_policy: given 'refuse' with collect.{name}; accepted: drop, which fits Q "
+                f"to the returns that exploration can't have changed; or collect.{name}=null"
+            )
+        if config.share == 1:
+            found.append(
+                f"collect.{name}.share: given 1.0; accepted in a plan: below 1, since J of the "
+                "policy is measured on what it says itself"
+            )
+    return found if optimism is None else found + _unable(optimism, sampling, q)
+
+
+def _unable(optimism: OptimismConfig, sampling: Sampling, q: QConfig) -> list[str]:
+    found = []
+    if optimism.scale > 0 and q.heads < 2:
+        found.append(
+            f"collect.optimism.scale: given {optimism.scale:g} with q.heads {q.heads}; one head "
+            "has no spread; accepted: q.heads of 2 or more, or scale 0"
+        )
+    if sampling.temperature == 0:
+        found.append(
+            "collect.optimism: given with collect.sampling.temperature 0, where all drafts are the "
+            "same; accepted: a temperature above 0, or collect.optimism=null"
+        )
+    return found
