@@ -39,7 +39,7 @@ from iterpo.experiments.speakers import (
     seat,
     speaker_name,
 )
-from iterpo.models import backbone, hub
+from iterpo.models import hub, opening
 from iterpo.testing.chat_server import Asked, ChatServer
 from iterpo.testing.tiny_model import tiny_model
 
@@ -179,13 +179,13 @@ def test_self_play_loads_the_weights_once(
     game: Environment, tiny: PolicyRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[PolicyRef] = []
-    plain = backbone.load
+    plain = opening.load
 
     def counting(ref: PolicyRef, **settings: Any) -> object:
         loaded.append(ref)
         return plain(ref, **settings)
 
-    monkeypatch.setattr(backbone, "load", counting)
+    monkeypatch.setattr(opening, "load", counting)
     played = play(seat(game, Local(tiny, SAMPLING), Local(tiny, Sampling(max_new_tokens=3))))
     assert loaded == [tiny]
     for conversation in played:

@@ -21,6 +21,7 @@ from iterpo.experiments.exploration import unusable_exploration
 from iterpo.experiments.roll_back import RollBackPlan
 from iterpo.methods import names as method_names
 from iterpo.methods.verdict import VerdictConfig
+from iterpo.models.engines import SamplerName, VllmConfig
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_improvement.base import ImproveConfig
 
@@ -51,6 +52,7 @@ _NO_EFFECT_ON_RESULTS = (
     ("partner", "endpoint", "retries"),
     ("partner", "endpoint", "backoff_s"),
     ("partner", "endpoint", "proxy"),
+    ("policy", "vllm", "memory_share"),
 )
 
 _NONE_AS_BEFORE = (("collect", "optimism"),)
@@ -128,6 +130,12 @@ class PolicyPlan:
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: int | None = None
     """CPU threads of a phase; null leaves the default. Changes rounding, hence results."""
+    sampler: SamplerName = "local"
+    """What draws the conversations of a round: `local`, our own sampler; `vllm`, which needs the
+    extra of that name and a GPU, and draws other numbers from the same seeds; `auto`: vLLM where
+    both are there, else `local`. The improvement has its own switch, `improve.grpo.use_vllm`."""
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    """What vLLM gets of the machine, where it draws the conversations."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -312,12 +320,14 @@ class Plan:
             for name in sections:
                 section = section[name] or {}
             section.pop(key, None)
-        for section_name, key in _NONE_AS_BEFORE:
-            if values[section_name][key] is None:
-                del values[section_name][key]
         if not self.q.pool_rounds:  # a plan is what it was before there was this option
             for key in ("pool_rounds", "pool_max_weight", "pool_min_ess"):
                 del values["q"][key]
+        for section_name, key in _NONE_AS_BEFORE:
+            if values[section_name][key] is None:
+                del values[section_name][key]
+        if values["policy"]["sampler"] == "local":  # all that earlier versions had
+            del values["policy"]["sampler"], values["policy"]["vllm"]
         text = json.dumps(_one_spelling(values), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -28,6 +28,7 @@ from iterpo.experiments.rollout import draw_scenarios, prompt_style
 from iterpo.experiments.speakers import Local, Served, Speaker, check_partner, partner_of, served
 from iterpo.methods import make
 from iterpo.models.backbone import check_quantization, load_chat
+from iterpo.models.engines import check_vllm, choose_sampler
 from iterpo.policy_improvement.grpo import check_grpo_fields
 
 __all__ = ["preflight"]
@@ -50,10 +51,11 @@ def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # no
     _attempt(found, lambda: check_grpo_fields(plan.improve))
     if plan.q.backbone == "nf4":
         _attempt(found, check_quantization)
+    limit = _attempt(found, lambda: _check_sampler(policy, plan)) if policy is not None else None
     drawn = _attempt(found, lambda: _draw(env, plan)) if env is not None else None
     if env is not None and drawn is not None:
         if policy is not None:
-            _attempt(found, lambda: _check_agent_fits(env, policy, plan, drawn))
+            _attempt(found, lambda: _check_agent_fits(env, policy, plan, drawn, limit))
         if partner is not None:
             _attempt(found, lambda: _check_partner(env, partner, plan, drawn))
     _raise(found)
@@ -92,7 +94,18 @@ def _raise(found: list[IterpoError]) -> None:
         raise ConfigError(f"{len(found)} things stand in the way of this run:\n  - {lines}")
 
 
-def _check_agent_fits(env: Environment, policy: PolicyRef, plan: Plan, drawn: _Drawn) -> None:
+def _check_sampler(policy: PolicyRef, plan: Plan) -> int | None:
+    """Tokens that the engine of a round lays memory out for, where it is not the model's own."""
+    if choose_sampler(plan.policy.sampler, plan.policy.device) == "local":
+        return None
+    _, context = load_chat(policy)
+    check_vllm(plan.collect.sampling, plan.policy.dtype, context, plan.policy.vllm)
+    return plan.policy.vllm.context
+
+
+def _check_agent_fits(
+    env: Environment, policy: PolicyRef, plan: Plan, drawn: _Drawn, limit: int | None
+) -> None:
     own = plan.collect.sampling.max_new_tokens
     # A scripted partner's messages are no longer than the policy's may be.
     others = own if plan.partner.kind == "scripted" else plan.partner.sampling.max_new_tokens
@@ -108,7 +121,7 @@ def _check_agent_fits(env: Environment, policy: PolicyRef, plan: Plan, drawn: _D
         plain = env.view(scenario, Role.AGENT, turns)
         return replace(plain, system=plain.system + persona)
 
-    _check_context(policy, view, drawn, (own, others, beyond))
+    _check_context(policy, view, drawn, (own, others, beyond), limit)
 
 
 def _check_partner(env: Environment, partner: Speaker, plan: Plan, drawn: _Drawn) -> None:
@@ -132,6 +145,7 @@ def _check_context(
     view: Callable[[Scenario], View],
     drawn: _Drawn,
     lengths: tuple[int, int, int],
+    limit: int | None = None,
 ) -> None:
     """The longest conversation must fit: prompts are never cut in the middle of a run.
 
@@ -140,8 +154,10 @@ def _check_context(
         view: Its own view of a scenario at its first message, reminder included.
         drawn: What will be played.
         lengths: Tokens of a message of its own, of one of the other side, and what else may come.
+        limit: What its engine holds, where that is less than what it reads.
     """
     chat, context = load_chat(policy)
+    context = limit or context
     own, others, beyond = lengths
     for scenario in (s for scenarios in drawn.values() for s in scenarios):
         first = len(chat.prompt_ids(view(scenario).messages()))
@@ -151,7 +167,7 @@ def _check_context(
             raise ContextOverflowError(
                 f"conversations of {scenario.kernel_id} may need {needed} tokens ({first} for the "
                 f"first prompt, then up to 5 messages of {own} and 5 of {others}), but "
-                f"{policy.base_model!r} reads {context}. Lower max_new_tokens (of "
+                f"{policy.base_model!r} reads {context} here. Lower max_new_tokens (of "
                 "collect.sampling, improve.sampling and a model partner's sampling), use "
                 "environment option prompt_style=compact, or take a model with a longer context."
             )

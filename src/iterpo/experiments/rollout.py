@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from iterpo import environments
@@ -38,14 +39,22 @@ def prompt_style(env: Environment) -> Style:
 
 def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
     """Log both batches of a round and measure them; the phase folder is sealed at the end."""
+    with ExitStack() as engines:
+        _deploy(engines, folder, plan, key, report)
+
+
+def _deploy(engines: ExitStack, folder: Path, plan: Plan, key: str, report: Report) -> None:
     i = round_of(key)
     env = environments.make(plan.environment.name, **plan.environment.options)
     ref = policy_of_round(folder, plan, i)
-    agent = Local(ref, plan.collect.sampling, plan.policy.dtype, plan.policy.device)
+    at = plan.policy
+    agent = Local(ref, plan.collect.sampling, at.dtype, at.device, at.sampler, at.vllm)
     partner = partner_of(plan.partner)
     seating = seat(env, agent, partner, gamma=plan.q.gamma)
+    engines.callback(seating.close)
     exploring = explorers(seating.table, plan, folder, i, prompt_style(env))
     facts: dict[str, object] = {"policy": ref.id, "partner": speaker_name(partner), "round": i}
+    facts["sampler"] = seating.sampler
     for split, per_scenario in (
         (Split.TRAIN, plan.collect.per_scenario),
         (Split.HELDOUT, plan.heldout.per_scenario),

@@ -21,7 +21,7 @@ from iterpo.environments.base import Environment
 from iterpo.errors import ConfigError, UnknownNameError
 from iterpo.experiments.plan import PartnerPlan
 from iterpo.models.checkpoints import load_policy
-from iterpo.models.engines import SamplerName, VllmConfig, choose_sampler, vllm_version
+from iterpo.models.engines import SamplerName, VllmConfig, vllm_version
 
 if TYPE_CHECKING:  # whoever seats no local model needs no torch
     from iterpo.agents.local import LocalPolicy
@@ -203,7 +203,7 @@ def seat(
         table,
         round=agent.policy.round if isinstance(agent, Local) else 0,
         j_star=_bound(table.partner, gamma),
-        engines=company.engines,
+        engines=company.engines(),
     )
 
 
@@ -268,7 +268,6 @@ class _Company:
         self._partner_seed = partner_seed
         self._gamma = gamma
         self._models: dict[tuple[str, str, str], Backbone | VllmSampler] = {}
-        self.engines: tuple[VllmSampler, ...] = ()
         self._seated: LocalPolicy | None = None
 
     def factory(self, speaker: Speaker | AgentFactory) -> AgentFactory:
@@ -289,26 +288,24 @@ class _Company:
 
     def _local(self, speaker: Local) -> AgentFactory:
         from iterpo.agents.local import LocalPolicy
+        from iterpo.models.opening import open_policy
 
-        key = (speaker.policy.id, speaker.dtype, speaker.device)
+        policy, dtype, device = speaker.policy, speaker.dtype, speaker.device
+        key = (policy.id, dtype, device)
         if key not in self._models:
-            self._models[key] = self._load(speaker)
+            self._models[key] = open_policy(
+                policy, speaker.sampler, speaker.vllm, dtype=dtype, device=device
+            )
         # Waiting for every conversation keeps batches the same in every run. It also means that no
         # request to a server is in flight while a generate call holds up the event loop, so that
         # no deadline passes unnoticed.
         self._seated = LocalPolicy(self._models[key], speaker.sampling, beside=self._seated)
         return self._seated
 
-    def _load(self, speaker: Local) -> Backbone | VllmSampler:
-        if choose_sampler(speaker.sampler, speaker.device) == "vllm":
-            from iterpo.models.vllm_sampler import VllmSampler
-
-            engine = VllmSampler(speaker.policy, speaker.vllm, dtype=speaker.dtype)
-            self.engines += (engine,)
-            return engine
-        from iterpo.models.backbone import load
-
-        return load(speaker.policy, dtype=speaker.dtype, device=speaker.device)
+    def engines(self) -> tuple[VllmSampler, ...]:
+        """Those among the models that have to be closed."""
+        found = (m for m in self._models.values() if hasattr(m, "close"))
+        return tuple(cast("VllmSampler", m) for m in found)
 
 
 def _bound(partner: AgentFactory, gamma: float) -> JStar | None:
