@@ -170,7 +170,7 @@ class GroupedDecoder:
             index = torch.tensor(keep, device=self.device)
             self.cache.keep(keep)
             tokens, self.positions = tokens[index], self.positions[index]
-        self.cache.steps += 1
+        self.cache.step()
         logits = self._forward(tokens[:, None], self.positions[:, None], self.cache.cache, 1)
         self.positions = self.positions + 1
         return logits[:, -1].float()

@@ -20,6 +20,7 @@ from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
 from iterpo.models.backbone import Backbone
 from iterpo.models.decoding import Decoder, PlainDecoder, decoder_for
+from iterpo.models.plain_layers import plain_layers
 from iterpo.models.sampler import Draw, RepetitionState, draw
 from iterpo.models.voice import Voice
 
@@ -62,7 +63,7 @@ def generate(
     """
     check_requests(backbone, prompts, sampling, seeds)
     results: list[Generated | None] = [None] * len(prompts)
-    with evaluating(backbone.model):
+    with evaluating(backbone.model), plain_layers(backbone.model):
         for rows in _batches(prompts, sampling.max_new_tokens, max_batch_tokens):
             batch = _Batch(backbone, sampling, [prompts[i] for i in rows], [seeds[i] for i in rows])
             for i, result in zip(rows, batch.run(), strict=True):

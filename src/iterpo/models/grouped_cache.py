@@ -10,7 +10,6 @@ cache and attention interfaces.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +26,7 @@ __all__ = ["GroupedCache", "UnusualAttention", "grouped_attention", "takes_group
 
 _NAME = "iterpo_grouped"
 _WIDEST = 16
+_ROOM = 16
 _NEUTRAL = {"dropout", "scaling", "is_causal", "position_ids", "use_cache", "cache_position"}
 
 
@@ -66,24 +66,36 @@ class GroupedCache:
             lengths: Tokens of each prompt (u,).
             max_new: Most tokens that a row will add.
         """
-        self.lengths, self.max_new, self.steps = list(lengths), max_new, 0
-        self.columns = max(lengths)
-        self.width, self.lines = _grid(prompt_of, self.columns, max_new)
-        self.prompts = [prompt_of[line[0]] for line in self.lines]
+        self.prompt_of, self.lengths, self.max_new = list(prompt_of), list(lengths), max_new
+        self.steps, self.columns = 0, max(lengths)
+        self.room = min(max_new, _ROOM)
+        """Steps that there is room for."""
+        self.lines = _grid(self.prompt_of, self.columns, self.room // 2)
         self.layers: list[_Layer] = []
         self.cache: Any = Cache(layers=self.layers)
         """What the model is given."""
 
+    @property
+    def width(self) -> int:
+        """Slots of a line."""
+        return len(self.lines[0])
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Columns in use, and those that there are."""
+        return (self.columns + self.steps * self.width, self.columns + self.room * self.width)
+
     def fill(self, prompts: Sequence[int], prefilled: Any) -> None:
         """Take over the keys of ``prompts``, padded on the right, from a ``DynamicCache``."""
-        places = [(i, prompts.index(p)) for i, p in enumerate(self.prompts) if p in prompts]
+        owners = self._owners()
+        places = [(i, prompts.index(p)) for i, p in enumerate(owners) if p in prompts]
         if not self.layers:
             self.layers.extend(_Layer(self) for _ in prefilled.layers)
         for layer, found in zip(self.layers, prefilled.layers, strict=True):
             layer.fill(places, found.keys, found.values)
 
     def start(self) -> None:
-        """Everything is filled; steps follow."""
+        """All prompts are in; steps follow."""
         self._lay_out()
         self._hide()
 
@@ -91,69 +103,80 @@ class GroupedCache:
         """Go on with these rows of the running batch only, in this order."""
         place = {row: k for k, row in enumerate(rows)}
         self.lines = [[place.get(row, -1) for row in line] for line in self.lines]
-        alive = [i for i, line in enumerate(self.lines) if max(line) >= 0]
-        width = max(sum(row >= 0 for row in self.lines[i]) for i in alive)
-        # A smaller grid costs a copy, about as much as the attention of one step.
-        if 4 * len(alive) * self.end_of(width) <= 3 * len(self.lines) * self.end_of(self.width):
-            self._shrink(alive, width)
+        self.prompt_of = [self.prompt_of[row] for row in rows]
+        best = _grid(self.prompt_of, self.columns, self.steps)
+        # A new grid costs a copy, about as much as the attention of one step.
+        if _cost(best, self.columns, self.steps) < 0.75 * _cost(
+            self.lines, self.columns, self.steps
+        ):
+            self._move(best)
         self._lay_out()
 
-    def end_of(self, width: int) -> int:
-        """Columns in use if a line has ``width`` slots."""
-        return self.columns + self.steps * width
+    def step(self) -> None:
+        """Another token per row follows."""
+        if self.steps == self.room:
+            self.room = min(self.max_new, self.room + _ROOM)
+            self._move(_grid(self.prompt_of, self.columns, (self.steps + self.room) // 2))
+            self._lay_out()
+        before, width = self.ends[0], self.width
+        own = torch.eye(width, dtype=torch.bool, device=self.mask.device)
+        self.mask[:, :, before : before + width].masked_fill_(own, 0)
+        self.steps += 1
+        self.masks: dict[int, Tensor] = {}
 
-    def _shrink(self, alive: Sequence[int], width: int) -> None:
-        taken = []
-        for i in alive:
-            live = [j for j, row in enumerate(self.lines[i]) if row >= 0]
-            taken.append((live + [0] * width)[:width])
-        lines = [self.lines[i] for i in alive]
-        self.lines = [
-            [line[j] if k < sum(r >= 0 for r in line) else -1 for k, j in enumerate(slots)]
-            for line, slots in zip(lines, taken, strict=True)
-        ]
-        self.prompts = [self.prompts[i] for i in alive]
+    def _owners(self) -> list[int]:
+        """The prompt of each line."""
+        return [self.prompt_of[max(line)] if max(line) >= 0 else -1 for line in self.lines]
+
+    def _move(self, lines: list[list[int]]) -> None:
+        """Change over to another grid of the same rows."""
+        slot_of = {row: (i, j) for i, line in enumerate(self.lines) for j, row in enumerate(line)}
+        line_of = {prompt: i for i, prompt in enumerate(self._owners())}
         device = self.layers[0].keys.device
-        index = torch.tensor(alive, device=device), torch.tensor(taken, device=device)
+        heads = torch.tensor([line_of[self.prompt_of[line[0]]] for line in lines], device=device)
+        slots = torch.tensor(
+            [[slot_of.get(row, (0, 0)) if row >= 0 else (0, 0) for row in line] for line in lines],
+            device=device,
+        )
+        before, width = self.ends[0], self.width
+        columns = max(self.lengths[p] for p in self.prompt_of)
+        frames = self.columns, before, width
+        self.columns, self.lines = columns, lines
         for layer in self.layers:
-            layer.shrink(*index)
-        self.width = width
+            layer.move(heads, slots, frames)
         self._hide()
 
     def _lay_out(self) -> None:
         """Which row each slot shows, and where each row is."""
         flat = [row for line in self.lines for row in line]
-        rows = sum(row >= 0 for row in flat)
         self.shape = len(self.lines), self.width
-        self.plain = flat == list(range(rows))
+        self.plain = flat == list(range(len(self.prompt_of)))
         device = self.layers[0].keys.device
         slot = {row: k for k, row in enumerate(flat)}
         self.shown = torch.tensor([max(row, 0) for row in flat], device=device)
-        self.slots = torch.tensor([slot[k] for k in range(rows)], device=device)
+        self.slots = torch.tensor([slot[k] for k in range(len(self.prompt_of))], device=device)
 
     def _hide(self) -> None:
-        """The mask (lines, 1, heads per key head x slots, columns) for all steps to come."""
+        """The mask (lines, slots, columns): prompts and the tokens so far, each for its own row."""
         keys = self.layers[0].keys
-        lines, width = len(self.lines), self.width
-        own = torch.eye(width, dtype=torch.bool, device=keys.device).repeat(1, self.max_new)
-        lengths = torch.tensor([self.lengths[p] for p in self.prompts], device=keys.device)
-        seen = torch.arange(self.columns, device=keys.device) < lengths[:, None]
-        both = torch.cat(
-            [
-                seen[:, None].expand(lines, width, self.columns),
-                own[None].expand(lines, -1, -1),
-            ],
-            dim=-1,
+        lengths = torch.tensor(
+            [self.lengths[max(p, 0)] for p in self._owners()], device=keys.device
         )
-        self.mask = torch.zeros(both.shape, dtype=keys.dtype, device=keys.device)
-        self.mask.masked_fill_(~both, -torch.inf)
-        self.repeated = self.mask[:, None]
+        seen = torch.arange(self.columns, device=keys.device) < lengths[:, None]
+        own = torch.eye(self.width, dtype=torch.bool, device=keys.device).repeat(1, self.steps)
+        kind = torch.float32 if _by_products(keys) else keys.dtype
+        self.mask = keys.new_full(
+            (len(self.lines), self.width, self.ends[1]), -torch.inf, dtype=kind
+        )
+        self.mask[:, :, : self.columns].masked_fill_(seen[:, None], 0)
+        self.mask[:, :, self.columns : self.ends[0]].masked_fill_(own, 0)
+        self.masks = {}
 
     def mask_for(self, repeats: int) -> Tensor:
-        """The mask of this step, each slot's row ``repeats`` times, one for each of its heads."""
-        if self.repeated.shape[2] != repeats * self.width:
-            self.repeated = self.mask.repeat_interleave(repeats, dim=1)[:, None]
-        return self.repeated[..., : self.end_of(self.width)]
+        """The mask (lines, 1, slots x repeats, all columns), ``repeats`` rows for each slot."""
+        if repeats not in self.masks:
+            self.masks[repeats] = self.mask.repeat_interleave(repeats, dim=1)[:, None]
+        return self.masks[repeats]
 
     def on_grid(self, states: Tensor) -> Tensor:
         """States of rows (r, heads, …) as (lines, slots, heads, …)."""
@@ -179,11 +202,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self.values: Tensor
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Room for all prompts and responses; padding must be finite, so zeros."""
-        grid = self.grid
-        room = len(grid.lines), grid.columns + grid.max_new * grid.width
+        """Room for the prompts and the first steps; what is hidden must be finite, so zeros."""
         self.keys, self.values = (
-            x.new_zeros(room[0], x.shape[1], room[1], x.shape[3])
+            x.new_zeros(len(self.grid.lines), x.shape[1], self.grid.ends[1], x.shape[3])
             for x in (key_states, value_states)
         )
         self.is_initialized = True
@@ -199,28 +220,30 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
         """Write a step's keys and values (r, key heads, 1, d); the attention finds them here."""
         grid = self.grid
-        end = grid.end_of(grid.width)  # the step is counted before its layers run
+        end = grid.ends[0]  # the step is counted before its layers run
         for kept, new in ((self.keys, key_states), (self.values, value_states)):
             kept[:, :, end - grid.width : end] = grid.on_grid(new[:, :, 0]).transpose(1, 2)
         key_states._grouped = self  # type: ignore[attr-defined]
         return key_states, value_states
 
-    def shrink(self, lines: Tensor, slots: Tensor) -> None:
-        """Keep ``lines`` (n,) and of each its ``slots`` (n, new width)."""
-        grid, width = self.grid, slots.shape[1]
-        end = grid.end_of(grid.width)
+    def move(self, heads: Tensor, slots: Tensor, frames: tuple[int, int, int]) -> None:
+        """Copy to the present grid from one before.
+
+        Args:
+            heads: Line before of each line's prompt (n,).
+            slots: Line and slot before of each slot (n, width, 2).
+            frames: Columns of prompts, columns in use and width before.
+        """
+        grid, (columns, end, width) = self.grid, frames
+        shared = min(columns, grid.columns)
         fresh = []
         for kept in (self.keys, self.values):
-            said = kept[:, :, grid.columns : end]
-            said = said.reshape(*said.shape[:2], grid.steps, grid.width, -1)
-            moved = said.permute(0, 3, 1, 2, 4)[lines[:, None], slots]  # slots before heads
-            new = kept.new_zeros(
-                len(lines), kept.shape[1], grid.columns + grid.max_new * width, kept.shape[3]
-            )
-            new[:, :, : grid.columns] = kept[lines, :, : grid.columns]
-            new[:, :, grid.columns : grid.end_of(width)] = moved.permute(0, 2, 3, 1, 4).flatten(
-                2, 3
-            )
+            new = kept.new_zeros(len(heads), kept.shape[1], grid.ends[1], kept.shape[3])
+            new[:, :, :shared] = kept[heads, :, :shared]
+            said = kept[:, :, columns:end]
+            said = said.reshape(*said.shape[:2], grid.steps, width, -1).permute(0, 3, 1, 2, 4)
+            moved = said[slots[..., 0], slots[..., 1]]  # (n, width, key heads, steps, d)
+            new[:, :, grid.columns : grid.ends[0]] = moved.permute(0, 2, 3, 1, 4).flatten(2, 3)
             fresh.append(new)
         self.keys, self.values = fresh
 
@@ -252,32 +275,55 @@ def _attend(
     if layer is None or query.shape[2] != 1 or attention_mask is not None or unusual:
         raise UnusualAttention(f"{type(module).__name__}: {unusual}")
     grid = layer.grid
-    end = grid.end_of(grid.width)
     heads = layer.keys.shape[1]
     repeats = query.shape[1] // heads
     # A key head's queries, of all slots and heads that read it, are the rows of one product.
     asked = grid.on_grid(query.reshape(-1, heads, repeats, query.shape[3]))
     asked = asked.transpose(1, 2).flatten(2, 3)  # (lines, key heads, slots x repeats, d)
-    found = scaled_dot_product_attention(
-        asked,
-        layer.keys[:, :, :end],
-        layer.values[:, :, :end],
-        attn_mask=grid.mask_for(repeats),
-        scale=scaling,
+    scale = asked.shape[3] ** -0.5 if scaling is None else scaling
+    found = (_products if _by_products(layer.keys) else _fused)(
+        asked, layer, grid.mask_for(repeats), scale
     )
     found = found.reshape(*found.shape[:2], grid.width, repeats, -1).transpose(1, 2)
     return grid.off_grid(found).flatten(1, 2).unsqueeze(1), None
 
 
-def _grid(prompt_of: Sequence[int], columns: int, max_new: int) -> tuple[int, list[list[int]]]:
-    """Slots per line, and the row in each slot (-1: none), with the fewest keys to read."""
-    counts = Counter(prompt_of)
-    width = min(
-        range(1, min(_WIDEST, max(counts.values())) + 1),
-        key=lambda w: sum(-(-c // w) for c in counts.values()) * (columns + w * max_new),
+def _by_products(keys: Tensor) -> bool:
+    """On CPUs torch's fused attention is slow for few queries in 16 bits."""
+    return keys.device.type == "cpu" and keys.dtype != torch.float32
+
+
+def _fused(asked: Tensor, layer: _Layer, mask: Tensor, scale: float) -> Tensor:
+    end = layer.grid.ends[0]
+    return scaled_dot_product_attention(
+        asked,
+        layer.keys[:, :, :end],
+        layer.values[:, :, :end],
+        attn_mask=mask[..., :end],
+        scale=scale,
     )
+
+
+def _products(asked: Tensor, layer: _Layer, mask: Tensor, scale: float) -> Tensor:
+    # All columns, hidden ones too: a matrix product of a part would copy it first.
+    scores = torch.matmul(asked, layer.keys.transpose(2, 3)).float().mul_(scale).add_(mask)
+    return torch.matmul(torch.softmax(scores, dim=-1).to(asked.dtype), layer.values)
+
+
+def _cost(lines: Sequence[Sequence[int]], columns: int, steps: float) -> float:
+    """Time of a layer's attention; a further slot costs about a third of a line's first."""
+    width = len(lines[0])
+    return len(lines) * (1 + width / 3) * (columns + width * steps)
+
+
+def _grid(prompt_of: Sequence[int], columns: int, steps: float) -> list[list[int]]:
+    """The row in each slot (-1: none) of each line, such that attention costs least."""
     rows: dict[int, list[int]] = {}
     for row, prompt in enumerate(prompt_of):
         rows.setdefault(prompt, []).append(row)
-    lines = [own[i : i + width] for own in rows.values() for i in range(0, len(own), width)]
-    return width, [line + [-1] * (width - len(line)) for line in lines]
+    most = max(map(len, rows.values()))
+    grids = []
+    for width in range(1, min(_WIDEST, most) + 1):
+        lines = [own[i : i + width] for own in rows.values() for i in range(0, len(own), width)]
+        grids.append([line + [-1] * (width - len(line)) for line in lines])
+    return min(grids, key=lambda lines: _cost(lines, columns, steps))
