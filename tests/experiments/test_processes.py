@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,3 +78,29 @@ def test_a_disk_too_full_for_a_log_is_named(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
     with (tmp_path / ".lock").open("ab") as lock, pytest.raises(StorageFullError, match="--resume"):
         processes.spawn(tmp_path, "preflight", lock.fileno(), ignore)
+
+
+def test_pain_46_what_a_phase_has_started_ends_with_it() -> None:
+    """An engine's process left behind would keep the memory of its GPU."""
+    psutil = pytest.importorskip("psutil")
+    code = (
+        "import multiprocessing, time\n"
+        "from iterpo.experiments import phases\n"
+        "engine = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))\n"
+        "engine.start()\n"
+        "print(engine.pid, flush=True)\n"
+        "phases._end_with_parent()\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as phase:
+        assert phase.stdin is not None
+        assert phase.stdout is not None
+        engine = psutil.Process(int(phase.stdout.readline()))
+        assert engine.is_running()
+        phase.stdin.close()
+        assert phase.wait(10) == 3
+        with contextlib.suppress(psutil.TimeoutExpired):  # no process of ours: nobody reaps it here
+            engine.wait(5)
+        assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import resource
 import sys
@@ -82,6 +83,8 @@ def _end_with_parent() -> None:
     def watch() -> None:
         with contextlib.suppress(OSError):
             os.read(0, 1)
+        for child in multiprocessing.active_children():  # an engine would keep its GPU memory
+            child.terminate()
         os._exit(3)
 
     threading.Thread(target=watch, daemon=True).start()

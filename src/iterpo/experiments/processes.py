@@ -6,6 +6,7 @@ to a log file, inherits the lock of the run folder, and ends itself when the par
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ __all__ = ["spawn"]
 
 _TAIL_LINES = 15
 _SMALL_FILE = 4096
+_GRACE_S = 5.0
 
 
 def spawn(folder: Path, key: str, lock_fd: int, report: events.Report) -> None:
@@ -48,11 +50,15 @@ def spawn(folder: Path, key: str, lock_fd: int, report: events.Report) -> None:
                 report(events.decode(line))
         code = child.wait()
     finally:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
         if child.stdin:
             child.stdin.close()
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_GRACE_S)  # so that it can end what it has started itself
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
     if code > 0 and not log.stat().st_size and not _room(log.parent):
         raise StorageFullError(
             f"the disk that holds {folder} is full, so phase {key} could not even write its log. "
