@@ -137,12 +137,16 @@ def fit_q(
 
     Raises:
         BatchError: if the batch can't be learnt from.
+        ConfigError: if an option can't be used; ``pool_rounds`` needs a run.
     """
     from iterpo.models.backbone import load
     from iterpo.policy_evaluation.base import QConfig
     from iterpo.policy_evaluation.monte_carlo import fit_q as fit
 
-    result = fit(load(policy), batch, QConfig(gamma=gamma, **options))
+    config = QConfig(gamma=gamma, **options)
+    if config.pool_rounds:
+        raise ConfigError("pool_rounds: given for one batch; accepted: 0, or a run of rounds")
+    result = fit(load(policy), batch, config)
     return result.q
 
 

@@ -82,6 +82,8 @@ def test_fit_q_and_improve_work_from_a_file_without_any_game(tmp_path: Path, cal
     assert new["evidence"]["off_policy"] is None, "this log holds no log-probabilities"
     assert (tmp_path / "work" / "policy" / "adapter_model.safetensors").is_file()
 
+    pooled = call("fit-q", "log.jsonl", "--policy", "model", "--out", "x", "--set", "pool_rounds=1")
+    assert "a run of several rounds" in pooled.stderr
     # what is finished is never overwritten
     again = call("fit-q", "log.jsonl", "--policy", "model", "--out", "work")
     assert again.exit_code == 2

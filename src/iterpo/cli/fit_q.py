@@ -37,7 +37,7 @@ def command(
     """
     from iterpo.artifacts import is_sealed
     from iterpo.config import override, parse
-    from iterpo.errors import ResumeError
+    from iterpo.errors import ConfigError, ResumeError
     from iterpo.methods.base import RoundBatch
     from iterpo.methods.workspace import FolderWorkspace
     from iterpo.methods.workspace import Settings as Operators
@@ -46,6 +46,8 @@ def command(
     from iterpo.store import read_conversations
 
     config = parse(QConfig, override({"gamma": gamma}, settings or ()), "the settings of Q")
+    if config.pool_rounds:
+        raise ConfigError("pool_rounds: given for one log; accepted: 0, or a run of several rounds")
     if is_sealed(out / "q"):
         raise ResumeError(f"{out / 'q'} already holds a fitted Q; name another folder with --out.")
     batch = read_conversations(log)
