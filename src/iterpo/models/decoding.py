@@ -19,7 +19,8 @@ from iterpo.models.shared_prefix import cache_argument
 
 __all__ = ["Decoder", "GroupedDecoder", "PlainDecoder", "decoder_for", "is_grouped"]
 
-_PREFILL_TOKENS = 4096
+_PREFILL_TOKENS = {"cpu": 1024}  # what its caches hold; elsewhere large passes are fast
+_MOST_TOKENS = 16_384
 _PADDING = 0.1
 
 
@@ -136,7 +137,8 @@ class GroupedDecoder:
     def prefill(self) -> Tensor:
         """A forward per few prompts of similar length, so that little is spent on padding."""
         logits: dict[int, Tensor] = {}
-        for chunk in _chunks([len(p) for p in self.distinct]):
+        most = _PREFILL_TOKENS.get(self.device.type, _MOST_TOKENS)
+        for chunk in _chunks([len(p) for p in self.distinct], most):
             logits.update(zip(chunk, self._prefill(chunk), strict=True))
         self.cache.start()
         return torch.stack([logits[p] for p in self.prompt_of])
@@ -187,14 +189,14 @@ class GroupedDecoder:
         return logits
 
 
-def _chunks(lengths: Sequence[int]) -> Iterator[list[int]]:
+def _chunks(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
     """Prompts by length, few enough at a time for the memory and with little padding."""
     chunk: list[int] = []
     real = 0
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         padded = (len(chunk) + 1) * lengths[i]
         wasteful = padded - real - lengths[i] > max(_PADDING * padded, 32)
-        if chunk and (padded > _PREFILL_TOKENS or wasteful):
+        if chunk and (padded > most or wasteful):
             yield chunk
             chunk, real = [], 0
         chunk.append(i)
