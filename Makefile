@@ -52,7 +52,7 @@ format: $(READY) ## format the code and repair what the linter can
 reference: $(READY) ## write the generated pages anew (docs/reference, the README's tree)
 	@$(BIN)/python scripts/make_reference.py
 
-nano: $(READY) ## train the embedded model anew (one core, about half an hour; a killed run goes on)
+nano: $(READY) ## train the embedded model anew (one core, 35 minutes or more; a killed run goes on)
 	@$(BIN)/python scripts/pretrain_nano.py --out src/iterpo/models/nano
 
 wheel: $(READY) ## build the wheel into dist/

@@ -3,8 +3,9 @@
     python scripts/pretrain_nano.py --out src/iterpo/models/nano
 
 Teachers play the games against the scripted partner, a tokenizer and a small Llama learn from
-what they say, and the result is measured in conversations. The same seed on the same machine
-gives the same weights. A killed run continues from its last checkpoint.
+what they say in two courses (first to speak and box, then what terms are worth and to consent to
+exactly what was offered), and the result is measured in conversations. The same seed on the same
+machine gives the same weights. A killed run continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--dialogues", type=int, default=7_000, help="per game, about")
     parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
     parser.add_argument("--drill-steps", type=int, default=200, help="steps of mere copying first")
-    parser.add_argument("--second-steps", type=int, default=0, help="steps of the second course")
+    parser.add_argument("--second-steps", type=int, default=1200, help="of the second course; 0: none")
     parser.add_argument("--start", type=Path, help="folder to go on from: the second course only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
@@ -165,7 +166,8 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
     tokenizer.save_pretrained(out, save_jinja_files=False)
     path = out / "tokenizer_config.json"
     facts = json.loads(path.read_text())
-    facts.pop("backend", None)
+    for name in ("backend", "is_local", "local_files_only"):  # facts of this process, not the model
+        facts.pop(name, None)
     # The newest name of this class is unknown to older readers; this one is known to all.
     facts["tokenizer_class"] = "PreTrainedTokenizerFast"
     path.write_text(json.dumps(facts, indent=2) + "\n")

@@ -55,8 +55,8 @@ class EmbeddedModel:
 EMBEDDED: dict[str, EmbeddedModel] = {
     "nano": EmbeddedModel(
         "nano",
-        "small chat model that knows Ultimatum and Deal or No Deal; in the package",
-        1_400_000,
+        "small chat model that plays the six games in their compact prompts; in the package",
+        1_476_000,
     ),
     "smollm2-135m": EmbeddedModel(
         "smollm2-135m",
