@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--dialogues", type=int, default=7_000, help="per game, about")
     parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
     parser.add_argument("--drill-steps", type=int, default=200, help="steps of mere copying first")
-    parser.add_argument("--second-steps", type=int, default=1200, help="of the second course; 0: none")
+    parser.add_argument("--second-steps", type=int, default=1200, help="second course; 0: none")
     parser.add_argument("--start", type=Path, help="folder to go on from: the second course only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
