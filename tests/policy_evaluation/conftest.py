@@ -66,6 +66,7 @@ class ToyBackbone:
     context_length: int = 512
     dtype: torch.dtype = torch.float32
     quantized: bool = False
+    critic: str | None = None
 
     @property
     def vocabulary(self) -> int:

@@ -55,7 +55,7 @@ _NO_EFFECT_ON_RESULTS = (
     ("policy", "vllm", "memory_share"),
 )
 
-_NONE_AS_BEFORE = (("collect", "optimism"),)
+_NONE_AS_BEFORE = (("collect", "optimism"), ("q", "tune"))
 """Options that earlier versions lacked: where they are null, a plan is what it was without them."""
 
 _TAKEN_BY_PARTNER = {

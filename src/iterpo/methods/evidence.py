@@ -53,16 +53,22 @@ def weigh(
     new, before = heard.spoken, speak(old, asked)
     under_old = log_probs(old, new.states, new.said, asked.sampling.temperature or 1.0)
     q, judge = fitted
-    read = _read(next((f.backbone for f in fitted if f is not None), old), asked, new, before)
+    # Coverage is told in features that no return has shaped.
+    frozen = next((f.backbone for f in fitted if f and f.backbone.critic is None), old)
+    read = _read(frozen, asked, new, before)
+    of_q, of_judge = (
+        read if f is None or f.backbone.critic is None else _read(f.backbone, asked, new, before)
+        for f in fitted
+    )
     gap = _gap(old, asked)
     off_policy = bool(asked.weighed) and gap is not None and gap <= logprob_tolerance(old.dtype)
     each = confidence_of_each(config.confidence, (judge is not None) + 2 * off_policy)
     found = Evidence(
         kl=_kl(heard.own, under_old),
         moved=_moved(heard.own, under_old),
-        q_gain=_gain(q, new.states, read, each),
-        judge_gain=_gain(judge, new.states, read, each),
-        judge_correlation=_correlation(judge, asked.logged, read[2]),
+        q_gain=_gain(q, new.states, of_q, each),
+        judge_gain=_gain(judge, new.states, of_judge, each),
+        judge_correlation=_correlation(judge, asked.logged, of_judge[2]),
         independent=asked.independent,
         logprob_gap=gap,
         confidence=each,

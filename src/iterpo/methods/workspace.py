@@ -86,7 +86,7 @@ class FolderWorkspace:
         if not is_sealed(target):
             table = self._table(batch.round, "fit_q")
             refits = config.refit_on_all and config.holdout_fraction > 0
-            epochs = config.epochs * (2 if refits else 1)
+            epochs = config.passes * (2 if refits else 1)
 
             def record(step: int, values: Mapping[str, float]) -> None:
                 table.record(step, values)

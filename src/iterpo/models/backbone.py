@@ -26,6 +26,7 @@ from iterpo.models.lora import LoraSpec
 from iterpo.models.weights import verified_adapter, verified_base
 
 __all__ = [
+    "CRITIC",
     "FROZEN",
     "TRAINED",
     "Backbone",
@@ -40,6 +41,8 @@ __all__ = [
     "merge_adapter",
 ]
 
+CRITIC = "critic"
+"""Name of an adapter that a copy of the weights has for scoring (``models.critic``)."""
 FROZEN = "policy"
 """Name of the adapter that the policy came with; never trained."""
 TRAINED = "default"
@@ -68,6 +71,8 @@ class Backbone:
     """Type of the base weights (of the computation, if they are 4-bit)."""
     quantized: bool = False
     """True for a 4-bit base."""
+    critic: str | None = None
+    """Adapter that is at work beside the policy's; None: the policy itself."""
 
     @property
     def vocabulary(self) -> int:
@@ -192,17 +197,17 @@ def frozen(backbone: Backbone) -> Iterator[None]:
     Everything is as before afterwards: active adapter, gradient flags, train mode.
     """
     layers = _adapter_layers(backbone.model)
+    own = [FROZEN] if backbone.policy.adapter is not None else []
+    own += [backbone.critic] if backbone.critic is not None else []
     active = [(layer, list(layer.active_adapters), layer.disable_adapters) for layer in layers]
     grads = [(p, p.requires_grad) for layer in layers for p in layer.parameters()]
     training = [(m, m.training) for m in backbone.model.modules() if m.training]
     backbone.model.eval()
     try:
         for layer in layers:
-            if backbone.policy.adapter is None:
-                layer.enable_adapters(False)
-            else:
-                layer.enable_adapters(True)
-                layer.set_adapter(FROZEN)
+            layer.enable_adapters(bool(own))
+            if own:
+                layer.set_adapter(own)
         with torch.no_grad():
             yield
     finally:

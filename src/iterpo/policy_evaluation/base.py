@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from iterpo.domain import DiscountUnit
+from iterpo.domain.rules import refuse
 from iterpo.errors import ConfigError
+from iterpo.models.lora import LoraSpec
 
-__all__ = ["BackboneKind", "OffPolicy", "Pooling", "QConfig", "SplitUnit"]
+__all__ = ["BackboneKind", "OffPolicy", "Pooling", "QConfig", "SplitUnit", "TuneConfig"]
 
 BackboneKind = Literal["shared", "nf4"]
 """``shared``: the frozen weights of the round's policy, no extra memory; ``nf4``: a 4-bit copy, the
@@ -23,6 +25,40 @@ OffPolicy = Literal["refuse", "drop"]
 
 SplitUnit = Literal["conversation", "kernel"]
 """What is never torn apart by the held-out split."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneConfig:
+    """How the backbone is tuned together with a head that was fitted to its frozen features."""
+
+    r: int = 16
+    """Rank of the critic's adapter, on all linear layers; it need not be that of the policy's."""
+    alpha: float = 32.0
+    """Scale; updates are multiplied by `alpha / r`."""
+    learning_rate: float = 1e-4
+    """Step size of AdamW for the adapter; the head keeps `q.learning_rate`."""
+    epochs: int = 3
+    """Passes over the rows after those of the head; each runs the backbone forward and back for
+    every row with its prompt, so this is what tuning costs."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values.
+
+        Raises:
+            ConfigError: with one line for each mistake.
+        """
+        refuse(
+            self,
+            r=(lambda v: v >= 1, "1 or more"),
+            alpha=(lambda v: 0 < v < float("inf"), "above 0"),
+            learning_rate=(lambda v: 0 < v < float("inf"), "above 0"),
+            epochs=(lambda v: v >= 1, "1 or more"),
+        )
+
+    @property
+    def lora(self) -> LoraSpec:
+        """Shape of the adapter."""
+        return LoraSpec(self.r, self.alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +97,10 @@ class QConfig:
     """Passes over the rows."""
     batch_size: int = 8
     """Rows of a gradient step."""
+    tune: TuneConfig | None = None
+    """Whether a copy of the backbone is tuned with the head, by an adapter of its own: a critic
+    that can tell apart what the frozen features don't, at the cost of a second copy of the weights
+    and of backward passes; null: the backbone stays frozen, as in the paper."""
     holdout_fraction: float = 0.2
     """Share of the conversations kept for the health report, in [0, 0.9]; 0: no report."""
     split_by: SplitUnit = "conversation"
@@ -100,6 +140,11 @@ class QConfig:
         mistakes = [text for ok, text in _rules(self) if not ok]
         if mistakes:
             raise ConfigError("Q can't be fitted with these settings:\n  " + "\n  ".join(mistakes))
+
+    @property
+    def passes(self) -> int:
+        """Passes over the rows for one fit, those of tuning included."""
+        return self.epochs + (self.tune.epochs if self.tune is not None else 0)
 
 
 def _rules(config: QConfig) -> list[tuple[bool, str]]:
@@ -144,6 +189,10 @@ def _rules(config: QConfig) -> list[tuple[bool, str]]:
             f"pool_min_ess is {config.pool_min_ess}; it must lie in [0, 1]",
         ),
         (
+            config.tune is None or config.backbone == "shared",
+            f"tune is given with backbone {config.backbone!r}; accepted with it: shared",
+        ),
+        (
             config.pessimism == 0 or config.heads >= 2,
             f"pessimism is {config.pessimism} with heads {config.heads}; one head has no spread: "
             "use 2 heads or more, or pessimism 0",
@@ -154,9 +203,9 @@ def _rules(config: QConfig) -> list[tuple[bool, str]]:
         rules.append((value >= 1, f"{name} is {value}; it must be 1 or more"))
     hints = get_type_hints(QConfig)
     for field in fields(config):
-        accepted = get_args(hints[field.name])
-        value = getattr(config, field.name)
-        if accepted:
+        if get_origin(hints[field.name]) is Literal:
+            accepted = get_args(hints[field.name])
+            value = getattr(config, field.name)
             text = f"{field.name} is {value!r}; accepted: {', '.join(map(str, accepted))}"
             rules.append((value in accepted, text))
     return rules

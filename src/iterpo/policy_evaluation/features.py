@@ -18,7 +18,7 @@ from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.candidates import candidates, portions
 from iterpo.policy_evaluation.chains import Chain, TokenRow, batches, chain_rows
 
-__all__ = ["Extracted", "extract", "features", "token_rows"]
+__all__ = ["Extracted", "extract", "features", "pooled", "token_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def extract(
         hidden = shared_states(backbone, [g.prompt for g in portion], index, said)
         dtype = str(hidden.dtype).removeprefix("torch.")
         for states_of, ids_of, chain in zip(hidden, said, own, strict=True):
-            value = _pooled(states_of[: len(ids_of)], pooling)
+            value = pooled(states_of[: len(ids_of)], pooling)
             for row in chain.reads[0].rows:
                 found[spoken[row]] = value
     tokens = _n_tokens(chains) - sum(len(g.prompt) * (len(g.chains) - 1) for g in shared)
@@ -146,12 +146,12 @@ def _read(
     for states, real, chain in zip(hidden, mask.bool(), batch, strict=True):
         columns = real.nonzero().flatten().to(hidden.device)  # k-th real token -> its column
         for read in chain.reads:
-            value = _pooled(states[columns[read.start : read.end]], pooling)
+            value = pooled(states[columns[read.start : read.end]], pooling)
             for row in read.rows:
                 yield row, value
 
 
-def _pooled(states: Tensor, pooling: Pooling) -> Tensor:
+def pooled(states: Tensor, pooling: Pooling) -> Tensor:
     """What the head reads of a response's hidden states (n, d); all NaN where one is not finite."""
     value = states[-1].float()
     if pooling == "final_and_mean":

@@ -18,11 +18,12 @@ from iterpo.models.backbone import Backbone
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.continuation import first_own_return
 from iterpo.policy_evaluation.earlier import EarlierRound, Weighed, weigh_rounds
-from iterpo.policy_evaluation.features import Extracted, extract
+from iterpo.policy_evaluation.features import Extracted, extract, token_rows
 from iterpo.policy_evaluation.health import Fit, Part, QHealth, fit_quality
 from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
 from iterpo.policy_evaluation.regression import Record, regress
 from iterpo.policy_evaluation.split import hold_out, unrelated
+from iterpo.policy_evaluation.tuned import tune
 
 __all__ = ["FitResult", "TrainingRows", "fit_q", "training_rows"]
 
@@ -55,7 +56,9 @@ class TrainingRows:
 class _Data:
     """All rows, the round's own first."""
 
+    decisions: tuple[Decision, ...]
     features: Tensor
+    """Of the frozen backbone."""
     returns: Tensor
     weights: Tensor | None
     """None if all rows are the round's own."""
@@ -78,8 +81,9 @@ def fit_q(
 ) -> FitResult:
     """Fit Q from scratch to the returns of logged conversations.
 
-    Features are computed once and kept for all epochs. The report comes from conversations that
-    the reported head has not seen; with ``refit_on_all`` the returned head is then fitted on all.
+    Features are computed once and kept for all epochs; with ``tune`` a critic's adapter and the
+    head are then trained on, through a copy of the backbone. The report comes from conversations
+    that the reported Q has not seen; with ``refit_on_all`` the returned one is then fitted on all.
 
     Args:
         backbone: Frozen policy of the round.
@@ -97,13 +101,7 @@ def fit_q(
     config = config or QConfig()
     rows, pooled = training_rows(conversations, config), weigh_rounds(earlier, config)
     every = (*rows.decisions, *pooled.decisions)
-    extracted = extract(
-        backbone,
-        [d.state for d in every],
-        [d.response for d in every],
-        pooling=config.pooling,
-        max_batch_tokens=config.max_batch_tokens,
-    )
+    extracted = _extract(backbone, every, config)
     usable = torch.isfinite(extracted.features).all(dim=1)
     if not usable[: len(rows.decisions)].any() or extracted.features.shape[1] == 0:
         raise BatchError(
@@ -112,11 +110,26 @@ def fit_q(
         )
     data = _data(rows, pooled, extracted.features, usable, config)
     head = _fit(data, config, record)
+    critic = _tuned(backbone, head, data, data.train | data.pooled, (config, record, "report", 0))
+    if config.tune is not None:
+        extracted = _extract(critic, every, config)
     report = _report(rows, extracted, data, (head, config))
     report = replace(report, policy=backbone.policy.id, pooled=pooled.rounds)
     if config.refit_on_all and data.heldout.any():
         head = _refit(data, config, record)
-    return FitResult(QFunction(backbone, head, config, report), report)
+        told = (config, record, "final", config.passes)
+        critic = _tuned(backbone, head, data, data.usable, told)
+    return FitResult(QFunction(critic, head, config, report), report)
+
+
+def _extract(reader: Backbone, rows: Sequence[Decision], config: QConfig) -> Extracted:
+    return extract(
+        reader,
+        [d.state for d in rows],
+        [d.response for d in rows],
+        pooling=config.pooling,
+        max_batch_tokens=config.max_batch_tokens,
+    )
 
 
 def _data(
@@ -132,6 +145,7 @@ def _data(
     told_of = [c for i, c in enumerate(rows.conversations) if i in held]
     apart = unrelated(pooled.conversations, told_of, config.split_by)
     return _Data(
+        every,
         features,
         torch.tensor([d.ret for d in every], dtype=torch.float32),
         torch.tensor([1.0] * n + list(pooled.weights), dtype=torch.float32) if more else None,
@@ -241,9 +255,31 @@ def _fit(data: _Data, config: QConfig, record: Record | None) -> ValueHead:
 def _refit(data: _Data, config: QConfig, record: Record | None) -> ValueHead:
     def on_epoch(epoch: int, mse: float, _: ValueHead) -> None:
         if record is not None:
-            record(config.epochs + epoch, {"final/mse": mse})  # after the epochs of the report
+            record(config.passes + epoch, {"final/mse": mse})  # after the epochs of the report
 
     return _regress(data, data.usable, config, on_epoch)
+
+
+def _tuned(
+    backbone: Backbone,
+    head: ValueHead,
+    data: _Data,
+    mask: Tensor,
+    told: tuple[QConfig, Record | None, str, int],
+) -> Backbone:
+    """What ``head`` reads in the end; ``told`` holds the settings and where progress goes."""
+    config, record, name, before = told
+    if config.tune is None:
+        return backbone
+
+    def on_epoch(epoch: int, mse: float) -> None:
+        if record is not None:
+            record(before + config.epochs + epoch, {f"{name}/mse": mse})
+
+    rows = list(compress(data.decisions, mask.tolist()))
+    tokens = token_rows(backbone, [d.state for d in rows], [d.response for d in rows])
+    weights = None if data.weights is None else data.weights[mask]
+    return tune(backbone, head, tokens, (data.returns[mask], weights), config, on_epoch)
 
 
 def _regress(
@@ -265,7 +301,7 @@ def _report(
 
     def quality(mask: Tensor) -> Fit:
         with torch.no_grad():
-            scores = head(data.features[mask])
+            scores = head(extracted.features[mask])
         return fit_quality(scores.numpy(), data.returns[mask].numpy(), turns[mask].tolist())
 
     spoken = int(train.sum()) + int(heldout.sum())

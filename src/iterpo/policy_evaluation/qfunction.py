@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from iterpo import artifacts
 from iterpo.domain import Message, Response, State
-from iterpo.errors import ArtifactError
+from iterpo.errors import ArtifactError, ModelError
 from iterpo.models.backbone import Backbone
-from iterpo.policy_evaluation.base import QConfig
+from iterpo.models.critic import critic_weights, load_critic
+from iterpo.policy_evaluation.base import QConfig, TuneConfig
 from iterpo.policy_evaluation.features import features
 from iterpo.policy_evaluation.health import QHealth
 
@@ -28,6 +29,7 @@ KIND = "q"
 """Artefact kind of a stored Q."""
 
 _HEAD = "head.safetensors"
+_CRITIC = "critic.safetensors"
 
 _PROBE = (
     Message("system", "Probe 0123456789."),
@@ -107,7 +109,7 @@ class QFunction:
     """Q^pi as a ``Reward``: a frozen backbone and a head fitted to returns (Observation 3.5)."""
 
     backbone: Backbone = field(repr=False)
-    """Frozen weights that give the features."""
+    """Weights that give the features: the frozen policy's, or a copy with a tuned adapter."""
     head: ValueHead = field(repr=False)
     """Fitted head, on the CPU, in evaluation mode."""
     config: QConfig
@@ -117,8 +119,10 @@ class QFunction:
 
     @property
     def id(self) -> str:
-        """Content hash of the head: a checkpoint of one reward is never continued with another."""
-        return hashlib.sha256(save(_tensors(self.head))).hexdigest()[:16]
+        """Content hash of what was fitted: no checkpoint of a reward is continued with another."""
+        tuned = critic_weights(self.backbone)
+        fitted = save(_tensors(self.head)) + (save(tuned) if tuned else b"")
+        return hashlib.sha256(fitted).hexdigest()[:16]
 
     def __call__(
         self, states: Sequence[State], responses: Sequence[Response]
@@ -147,7 +151,7 @@ class QFunction:
         return torch.as_tensor(self.head(features, self.config.pessimism))
 
     def save(self, folder: Path) -> None:
-        """Write the head as an artefact of its own, sealed with checksums."""
+        """Write the head, and the adapter of a tuned critic, as one artefact with checksums."""
         facts = {
             "config": asdict(self.config),
             "backbone": backbone_facts(self.backbone),
@@ -156,10 +160,12 @@ class QFunction:
         }
         with artifacts.build(folder, KIND, facts) as place:
             artifacts.write_atomic(place / _HEAD, save(_tensors(self.head)))
+            if tuned := critic_weights(self.backbone):
+                artifacts.write_atomic(place / _CRITIC, save(tuned))
 
     @classmethod
     def load(cls, folder: Path, backbone: Backbone) -> QFunction:
-        """Read a stored Q for the backbone that it was fitted on.
+        """Read a stored Q for the backbone that it was fitted on; a tuned one makes a copy of it.
 
         Raises:
             ArtifactError: if the head is missing, corrupt or incomplete, or was fitted on another
@@ -170,7 +176,7 @@ class QFunction:
         if not path.is_file():
             raise ArtifactError(f"{folder} holds no {_HEAD}: fit Q again (fit-q), it has no head.")
         try:
-            config = QConfig(**facts["config"])
+            config = _config(facts["config"])
             fitted_on: dict[str, Any] = facts["backbone"]
             head = ValueHead(facts["width"], config.hidden, config.heads, config.dropout)
             head.load_state_dict(load_file(path), strict=True)
@@ -178,6 +184,8 @@ class QFunction:
             raise ArtifactError(f"{path} can't be read as a value head: {error}") from error
         _check_backbone(folder, fitted_on, backbone_facts(backbone))
         head.eval()
+        if config.tune is not None:
+            backbone = _tuned(folder / _CRITIC, backbone, config.tune)
         return cls(backbone, head, config)
 
 
@@ -188,6 +196,18 @@ def _mean_and_spread(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Te
     share = (weights / weights.sum()).reshape(-1, *(1 for _ in values.shape[1:]))
     mean = (share * values).sum(dim=0)
     return mean, (share * (values - mean).square()).sum(dim=0).sqrt()
+
+
+def _config(stored: dict[str, Any]) -> QConfig:
+    tune = stored.get("tune")
+    return QConfig(**{**stored, "tune": None if tune is None else TuneConfig(**tune)})
+
+
+def _tuned(path: Path, backbone: Backbone, tune: TuneConfig) -> Backbone:
+    try:
+        return load_critic(backbone, tune.lora, load_file(path))
+    except (ModelError, ValueError, RuntimeError, OSError) as error:
+        raise ArtifactError(f"{path} can't be read as a critic's adapter: {error}") from error
 
 
 def _tensors(head: ValueHead) -> dict[str, Tensor]:

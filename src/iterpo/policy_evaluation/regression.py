@@ -14,7 +14,7 @@ from iterpo.errors import TrainingError
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.qfunction import ValueHead
 
-__all__ = ["Record", "regress"]
+__all__ = ["Record", "one_epoch", "regress", "seeded", "shuffled"]
 
 Record = Callable[[int, Mapping[str, float]], None]
 """Takes an epoch (from 1) and named values."""
@@ -40,10 +40,10 @@ def regress(
     Raises:
         TrainingError: if the loss stops being finite.
     """
-    with _seeded(derive(config.seed, "q-head")):
+    with seeded(derive(config.seed, "q-head")):
         head = ValueHead(features.shape[1], config.hidden, config.heads, config.dropout)
         if config.shuffle_returns:
-            returns = _shuffled(returns, config.seed)
+            returns = shuffled(returns, config.seed)
         head.set_scales(features, returns, config, weights)
         targets = (returns - head.return_mean) / head.return_scale
         # A mean of 1 keeps the meaning of the learning rate, and that of the epoch's error.
@@ -52,7 +52,8 @@ def regress(
             head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
         for epoch in range(1, config.epochs + 1):
-            loss = _epoch(head, optimizer, (features, targets, weights), config.batch_size)
+            data = (targets, weights)
+            loss = one_epoch(head, optimizer, features.__getitem__, data, config.batch_size)
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"fitting Q diverged in epoch {epoch} (loss {loss}); lower learning_rate "
@@ -64,19 +65,29 @@ def regress(
     return head.eval()
 
 
-def _epoch(
+def one_epoch(
     head: ValueHead,
     optimizer: torch.optim.Optimizer,
-    data: tuple[Tensor, Tensor, Tensor | None],
+    read: Callable[[Tensor], Tensor],
+    data: tuple[Tensor, Tensor | None],
     batch_size: int,
 ) -> float:
-    features, targets, weights = data
+    """One pass over n rows in random order; returns the mean squared error, dropout on.
+
+    Args:
+        head: What is trained; left in training mode.
+        optimizer: Of all that is trained.
+        read: Features (b, d) of the rows with these indices.
+        data: Scaled targets (n,), and weights (n,) of mean 1 or None.
+        batch_size: Rows of a step.
+    """
+    targets, weights = data
     head.train()
     total = 0.0
     order = torch.randperm(len(targets))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
-        errors = head.normalised(features[rows]) - targets[rows, None]  # (b, heads)
+        errors = head.normalised(read(rows)) - targets[rows, None]  # (b, heads)
         squares = errors.square()
         if weights is not None:
             squares = squares * weights[rows, None]
@@ -88,14 +99,14 @@ def _epoch(
     return total / len(targets)
 
 
-def _shuffled(returns: Tensor, seed: int) -> Tensor:
+def shuffled(returns: Tensor, seed: int) -> Tensor:
     """The negative control: the same returns, each on a row drawn at random."""
     generator = torch.Generator().manual_seed(derive(seed, "shuffle-returns"))
     return returns[torch.randperm(len(returns), generator=generator)]
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed the CPU generator (initial weights, order, dropout) and give it back as it was."""
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
