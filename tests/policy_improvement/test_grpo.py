@@ -15,7 +15,7 @@ from iterpo.errors import BatchError, ConfigError, ContextOverflowError, ResumeE
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import save_policy
 from iterpo.models.generation import generate
-from iterpo.policy_improvement import _trl
+from iterpo.policy_improvement import _trl, shared_prompt
 from iterpo.policy_improvement.grpo import plan_steps, visiting_order
 from policy_improvement.runs import (
     BASE,
@@ -404,8 +404,10 @@ def test_a_model_that_sharing_does_not_fit_is_trained_without_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     right = Run(make_backbone(), tmp_path / "right", ONE_SGD_STEP)
-    states = _trl.response_states
-    monkeypatch.setattr(_trl, "response_states", lambda *args: states(*args).roll(1, dims=1))
+    states = shared_prompt.response_states
+    monkeypatch.setattr(
+        shared_prompt, "response_states", lambda *args: states(*args).roll(1, dims=1)
+    )
     with caplog.at_level(logging.WARNING, "iterpo"):
         wrong = Run(make_backbone(), tmp_path / "wrong", ONE_SGD_STEP)
     assert "sharing a prompt" in caplog.text

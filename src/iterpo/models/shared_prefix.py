@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from iterpo.models.backbone import Backbone, frozen, inner
+from iterpo.models.kept_states import keep
 from iterpo.models.packed import can_pack, packed_states
 from iterpo.models.padding import pad
 
@@ -48,7 +49,7 @@ def shared_states(
 
     Returns:
         Hidden states (b, longest response, d) in the model's dtype; what lies behind the end of a
-        response is meaningless.
+        response is meaningless. Those that predict the responses are offered to ``keep``.
     """
     device = backbone.device
     padded = *pad(prompts, "left"), *pad(responses)  # the responses follow the prompts at once
@@ -57,7 +58,10 @@ def shared_states(
     mask = torch.cat([seen[places], said], dim=1)
     decoder = inner(backbone.model).get_decoder()
     with frozen(backbone), torch.autocast(device.type, enabled=False):
-        return states_behind(decoder, (before, seen), places, after, mask)[:, 1:]
+        states = states_behind(decoder, (before, seen), places, after, mask)
+    for place, response, own in zip(index, responses, states, strict=True):
+        keep(backbone, prompts[place], response, own[: len(response)])
+    return states[:, 1:]
 
 
 def states_behind(

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -30,6 +30,7 @@ from trl.trainer.utils import split_tensor_dict
 
 from iterpo.errors import ConfigError, TrainingError
 from iterpo.models.backbone import frozen, logprob_tolerance
+from iterpo.models.kept_states import KeptStates, keeping
 from iterpo.policy_improvement.advantages import group_advantages
 from iterpo.policy_improvement.alarms import Alarms
 from iterpo.policy_improvement.base import OTHER_ENGINES, ImproveConfig, ImproveResult
@@ -46,7 +47,12 @@ from iterpo.policy_improvement.observer import Observer, Passes
 from iterpo.policy_improvement.penalties import entropy_term, kl_term
 from iterpo.policy_improvement.reporting import Reporter, batch_metrics
 from iterpo.policy_improvement.resume import checkpoint_facts, newest_checkpoint, seal_checkpoint
-from iterpo.policy_improvement.shared_prompt import agree, can_share, precomputed, response_states
+from iterpo.policy_improvement.shared_prompt import (
+    agree,
+    can_share,
+    response_logps,
+    shared_logps,
+)
 
 __all__ = ["check_fields", "train"]
 
@@ -163,6 +169,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         self._rewards = torch.empty(0)
         self._pass: Any = None
         self._sharing_is_exact: bool | None = None
+        self._kept: KeptStates
 
     @property
     def batch_index(self) -> int:
@@ -192,7 +199,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         job, indices = self.job, planned_states(self.job, prompts, self.batch_index)
         temperatures = candidate_temperatures(job, self.batch_index)
         self._batch = Batch.of(job, indices, completion_ids_list, temperatures)
-        with self.tally.timed("reward"):
+        with self.tally.timed("reward"), keeping(job.backbone) as self._kept:
             self._rewards = self._batch.score(job)
         return self._rewards.float().unsqueeze(1).to(self.accelerator.device)
 
@@ -247,28 +254,11 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        decoder = model.get_base_model().base_model
         size = batch_size or len(input_ids)
-        parts = []
-        for ids, mask in zip(
-            torch.split(input_ids, size), torch.split(attention_mask, size), strict=True
-        ):
-            real = mask[:, -n:].bool()
-            labels = ids[:, -n:][real]  # padding would cost the head as much as a token does
-            with self.accelerator.autocast():
-                states = response_states(decoder, ids, mask, n)[real]
-                with precomputed(decoder, states[None]):
-                    parts.append(
-                        model(input_ids=ids, shift_labels=labels[None], fused_lm_head=True)
-                    )
-        places = attention_mask[:, -n:].bool()
-
-        def whole(values: list[torch.Tensor]) -> torch.Tensor:
-            flat = torch.cat(values, 1)[0]
-            return flat.new_zeros(places.shape).masked_scatter(places, flat)
-
-        entropy = whole([p.entropy for p in parts]) if options.get("compute_entropy") else None
-        return whole([p.log_probs for p in parts]), entropy, None
+        logps, entropies = shared_logps(
+            model, input_ids, attention_mask, n, size, self.accelerator.autocast
+        )
+        return logps, entropies if options.get("compute_entropy") else None, None
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         config, args = self.job.config, self.args
@@ -331,15 +321,24 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
     def _reference_logps(self, out: dict[str, Any]) -> torch.Tensor:
         """Log-probs (N, T) under the policy that collected the batch, adapter included."""
         ids, mask = ("prompt_ids", "completion_ids"), ("prompt_mask", "completion_mask")
+        known, states = self._batch.kept(self.job, self._kept)
+        known = known.to(out["completion_ids"].device)
+        found = torch.zeros(out["completion_ids"].shape, device=known.device)
         with frozen(self.job.backbone):
+            if states is not None:
+                own = (out[both[1]][known] for both in (ids, mask))
+                found[known] = response_logps(self.model, states, *own)[0]
+            if bool(known.all()):
+                return found
             logps, _, _ = self._get_per_token_logps_and_entropies(
                 self.model,
-                torch.cat([out[name] for name in ids], dim=1),
-                torch.cat([out[name] for name in mask], dim=1),
-                out["completion_ids"].size(1),
+                torch.cat([out[name][~known] for name in ids], dim=1),
+                torch.cat([out[name][~known] for name in mask], dim=1),
+                found.size(1),
                 batch_size=self.args.per_device_train_batch_size,
             )
-        return cast(torch.Tensor, logps)
+        found[~known] = logps
+        return found
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
         weight, bonus = self.observer.kl_weight, self.job.config.entropy_bonus

@@ -11,6 +11,7 @@ import torch
 from iterpo.domain import Response, derive
 from iterpo.errors import TrainingError
 from iterpo.models.generation import Generated, generate
+from iterpo.models.kept_states import KeptStates
 from iterpo.models.padding import pad
 from iterpo.policy_improvement.drift import Responses
 from iterpo.policy_improvement.job import Job
@@ -63,6 +64,17 @@ class Batch:
         device = job.backbone.device
         ids, mask = (torch.cat(both, 1).to(device) for both in zip(prompts, said, strict=True))
         return Responses(ids, mask, said[0].size(1))
+
+    def kept(self, job: Job, found: KeptStates) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Which candidates' states were kept (N,), and the states (n, C, d) that predict those."""
+        prompts = [job.prompts.ids[i] for i in self.indices]
+        said = [r.token_ids or () for r in self.responses]
+        states = [found.of(p, r) for p, r in zip(prompts, said, strict=True)]
+        known = [s for s in states if s is not None]
+        blank = torch.zeros(max(map(len, said)), known[0].size(1)) if known else torch.empty(0)
+        together = [*known, blank.to(known[0])] if known else []
+        whole = torch.nn.utils.rnn.pad_sequence(together, batch_first=True)[:-1] if known else None
+        return torch.tensor([s is not None for s in states]), whole
 
     def score(self, job: Job) -> torch.Tensor:
         """Rewards (N,), float64; NaN where there is none.

@@ -7,8 +7,8 @@ times gives the same numbers (to rounding) for a fraction of the work.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import torch
@@ -16,7 +16,15 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from iterpo.models.shared_prefix import keeps_prompts, states_behind
 
-__all__ = ["agree", "can_share", "precomputed", "response_logits", "response_states"]
+__all__ = [
+    "agree",
+    "can_share",
+    "precomputed",
+    "response_logits",
+    "response_logps",
+    "response_states",
+    "shared_logps",
+]
 
 
 _log = logging.getLogger(__name__)
@@ -75,6 +83,54 @@ def response_logits(
         logits_to_keep=n_response + 1,
     )
     return cast(torch.Tensor, out.logits)[:, :-1].float()
+
+
+def shared_logps(
+    model: Any,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    n_response: int,
+    size: int,
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and entropies (B, C) of responses, ``size`` rows at a time; ids and mask as above.
+
+    Returns:
+        Both as ``response_logps`` gives them.
+    """
+    n, logps, entropies = n_response, [], []
+    decoder = model.get_base_model().base_model
+    for part, real in zip(torch.split(ids, size), torch.split(mask, size), strict=True):
+        with autocast():
+            states = response_states(decoder, part, real, n)
+            found = response_logps(model, states, part[:, -n:], real[:, -n:])
+        logps.append(found[0])
+        entropies.append(found[1])
+    return torch.cat(logps), torch.cat(entropies)
+
+
+def response_logps(
+    model: Any, states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of response tokens and entropies where they are drawn, by the trainer's own head.
+
+    Args:
+        model: ``PeftModel`` whose head the trainer has fused.
+        states: (B, C, d) hidden states that predict the tokens.
+        ids: (B, C).
+        mask: (B, C), 1 on real tokens.
+
+    Returns:
+        Both (B, C), 0 on padding, which costs nothing.
+    """
+    real = mask.bool()
+    with precomputed(model.get_base_model().base_model, states[real][None]):
+        out = model(input_ids=ids, shift_labels=ids[real][None], fused_lm_head=True)
+
+    def spread(values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros(real.shape).masked_scatter(real, values)
+
+    return spread(out.log_probs), spread(out.entropy)
 
 
 def agree(plain: torch.Tensor, shared: torch.Tensor, mask: torch.Tensor, most: float) -> bool:

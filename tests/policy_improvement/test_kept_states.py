@@ -1,0 +1,81 @@
+"""The frozen pass of a fitted Q serves for the reference of the KL term too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from iterpo.domain import Response, State
+from iterpo.models.backbone import Backbone, load
+from iterpo.models.hub import base_policy
+from iterpo.models.kept_states import keeping
+from iterpo.models.shared_prefix import shared_states
+from iterpo.policy_evaluation.features import features
+from iterpo.policy_improvement import _trl
+from policy_improvement.runs import ONE_SGD_STEP, Run, Scores, difference, varied
+from policy_improvement.tiny import MakeBackbone, write_model
+
+HELD = replace(ONE_SGD_STEP, steps=3, beta=5.0)
+
+
+def _reading(backbone: Backbone, first: int) -> Callable[..., Scores]:
+    """A reward that reads the frozen policy at its first candidates, as a fitted Q does."""
+
+    def reward(states: Sequence[State], responses: Sequence[Response]) -> Scores:
+        features(backbone, states[:first], responses[:first])
+        return varied(states, responses)
+
+    return reward
+
+
+@pytest.mark.parametrize(("read", "left"), [(16, 0), (12, 4)])
+def test_states_that_the_reward_read_give_the_same_reference(
+    make_backbone: MakeBackbone,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: int,
+    left: int,
+) -> None:
+    plain = Run(make_backbone(), tmp_path / "plain", HELD)
+    free = Run(make_backbone(), tmp_path / "free", replace(HELD, beta=0.0))
+    rows: list[int] = []
+    pass_of = _trl._Trainer._get_per_token_logps_and_entropies
+
+    def spy(self: Any, model: Any, ids: torch.Tensor, *args: Any, **options: Any) -> Any:
+        if not options.get("compute_entropy"):  # the loss asks for it, the reference does not
+            rows.append(len(ids))
+        return pass_of(self, model, ids, *args, **options)
+
+    monkeypatch.setattr(_trl._Trainer, "_get_per_token_logps_and_entropies", spy)
+    backbone = make_backbone()
+    kept = Run(backbone, tmp_path / "kept", HELD, _reading(backbone, read))
+    assert rows == ([left] * 3 if left else [])
+    assert plain.rows[3]["kl"] > 1e-3
+    assert kept.rows[3]["kl"] == pytest.approx(plain.rows[3]["kl"], rel=1e-3)
+    assert difference(plain.weights(), free.weights()) > 1e-3
+    assert difference(plain.weights(), kept.weights()) < 1e-5  # fp32, another order of sums
+
+
+def test_only_what_the_asked_policy_itself_computed_in_float32_is_kept(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    write_model(tmp_path / "bf16", torch.bfloat16)
+    policy, narrow = make_backbone(), load(base_policy(str(tmp_path / "bf16")), dtype="bfloat16")
+
+    def kept(asked: Backbone, reader: Backbone) -> list[Any]:
+        with keeping(asked) as states:
+            shared_states(reader, [[5, 6]], [0, 0], [[7], [8, 9]])
+        return sorted(states.found)
+
+    assert kept(policy, policy) == [((5, 6), (7,)), ((5, 6), (8, 9))]
+    assert kept(policy, replace(policy)) == []  # it may have a critic's adapter
+    assert kept(narrow, narrow) == []
+    with keeping(policy) as states:
+        pass
+    shared_states(policy, [[5, 6]], [0], [[7]])
+    assert states.found == {}
