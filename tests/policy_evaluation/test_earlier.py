@@ -40,6 +40,9 @@ def test_weights_are_capped_and_scaled_down_to_their_effective_sample_size() -> 
     assert weights == pytest.approx((4 / 3, 2 / 3, 2 / 3))
     assert (found.t, found.rows, found.capped, found.used) == (3, 3, 1, True)
     assert found.ess == pytest.approx(2.0)
+    # Two of three are 67%; a cap of 2 would make that 16/6 of three, 89%.
+    strict = replace(FREE, pool_max_weight=2.0, pool_min_ess=0.7)
+    assert not turn_weights(3, [ln(4), 0.0, 0.0], strict)[0].used
     assert found.mean_weight == pytest.approx(4 / 3)
     assert sum(weights) == pytest.approx(4**2 / 6)
 
