@@ -23,7 +23,7 @@ def nano() -> Backbone:
 
 def test_it_is_small_and_holds_no_code() -> None:
     folder = hub.resolve("nano").path
-    assert hub.count_parameters(folder) <= 5_000_000
+    assert hub.count_parameters(folder) == hub.EMBEDDED["nano"].parameters <= 5_000_000
     assert sum(f.stat().st_size for f in folder.glob("*.safetensors")) <= 10_000_000
     assert {f.suffix for f in folder.iterdir()} <= {".json", ".safetensors", ".md"}
     config = json.loads((folder / "config.json").read_text())
@@ -126,7 +126,7 @@ def test_masks_of_a_conversation_are_proved(nano: Backbone) -> None:
 GAMES = ("ultimatum", "deal_or_no_deal", "craigslist", "casino", "job_interview", "alliance")
 
 
-# Bounds leave room for the noise of 96 conversations; the model card has the exact figures.
+# Bounds leave two to three standard errors of 96 conversations to the figures of the model card.
 @pytest.mark.parametrize("split", list(Split))
 @pytest.mark.parametrize("game", GAMES)
 def test_it_plays_sensibly_and_leaves_room_to_improve(
@@ -140,12 +140,14 @@ def test_it_plays_sensibly_and_leaves_room_to_improve(
     scenarios: dict[str, Scenario]
     conversations, scenarios = quality.converse(nano, game, 96, NO_NUCLEUS, seed=5, split=split)
     facts = quality.measure(conversations, scenarios)
-    assert 0.55 <= facts.agreement <= 0.95
+    assert 0.6 <= facts.agreement <= 0.95
     assert facts.boxing >= 0.93
-    assert facts.valid_boxes >= 0.95
+    assert facts.valid_boxes >= 0.94
     # Five terms with words of their own are the hardest to copy.
-    assert facts.right_boxes >= (0.6 if game == "job_interview" else 0.9)
+    assert facts.right_boxes >= (0.75 if game == "job_interview" else 0.91)
+    if game not in ("deal_or_no_deal", "casino"):  # these accept by a keyword
+        assert facts.copied >= 0.75
     assert facts.spread >= 0.12
-    assert 0.28 * facts.j_star <= facts.j <= 0.8 * facts.j_star
+    assert 0.36 * facts.j_star <= facts.j <= 0.75 * facts.j_star
     assert 8 <= facts.tokens[1] <= 35
     assert facts.truncated <= 0.005

@@ -47,7 +47,7 @@ class EmbeddedModel:
     summary: str
     """One line for people."""
     parameters: int
-    """Rounded number of weights."""
+    """Number of weights, exact for what is in the package."""
     hub_id: str | None = None
     """Where a model hub keeps the original."""
 
