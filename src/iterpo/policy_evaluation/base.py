@@ -118,7 +118,8 @@ class QConfig:
     """How many earlier rounds of the run are fitted on too, the latest ones, each row weighed by
     how much likelier this round's policy is to say what was said after it; 0: none. Above 0 it
     needs logs with the log-probs of every turn, sampled without a nucleus, but not with gamma 0.
-    States to improve at stay those of the round."""
+    States to improve at stay those of the round. Q of `nano` in Ultimatum from 60 conversations:
+    correlation with fresh returns 0.19 alone, 0.29 with two earlier rounds of 240."""
     pool_max_weight: float = 10.0
     """Cap on such a weight, 1 or more; a row of the round itself has 1."""
     pool_min_ess: float = 0.1
@@ -149,44 +150,11 @@ class QConfig:
 
 def _rules(config: QConfig) -> list[tuple[bool, str]]:
     rules = [
-        (0.0 <= config.gamma <= 1.0, f"gamma is {config.gamma}; it must lie in [0, 1]"),
+        *_ranges(config),
         (
             config.gamma > 0 or config.discount_unit != "message",
             "gamma is 0 with discount_unit message, which credits only what the agent itself "
             "closes; use agent_turn",
-        ),
-        (0.0 <= config.dropout < 1.0, f"dropout is {config.dropout}; it must lie in [0, 1)"),
-        (
-            0.0 <= config.holdout_fraction <= 0.9,
-            f"holdout_fraction is {config.holdout_fraction}; it must lie in [0, 0.9]",
-        ),
-        (
-            0.0 < config.learning_rate < float("inf"),
-            f"learning_rate is {config.learning_rate}; it must be positive",
-        ),
-        (
-            0.0 <= config.weight_decay < float("inf"),
-            f"weight_decay is {config.weight_decay}; it must be 0 or more",
-        ),
-        (
-            0.0 <= config.judge_fraction <= 0.9,
-            f"judge_fraction is {config.judge_fraction}; it must lie in [0, 0.9]",
-        ),
-        (
-            0.0 <= config.pessimism < float("inf"),
-            f"pessimism is {config.pessimism}; it must be 0 or more",
-        ),
-        (
-            config.pool_rounds >= 0,
-            f"pool_rounds is {config.pool_rounds}; it must be 0 (none) or more",
-        ),
-        (
-            1.0 <= config.pool_max_weight < float("inf"),
-            f"pool_max_weight is {config.pool_max_weight}; it must be 1 or more",
-        ),
-        (
-            0.0 <= config.pool_min_ess <= 1.0,
-            f"pool_min_ess is {config.pool_min_ess}; it must lie in [0, 1]",
         ),
         (
             config.tune is None or config.backbone == "shared",
@@ -198,9 +166,6 @@ def _rules(config: QConfig) -> list[tuple[bool, str]]:
             "use 2 heads or more, or pessimism 0",
         ),
     ]
-    for name in ("hidden", "heads", "epochs", "batch_size", "max_batch_tokens"):
-        value = getattr(config, name)
-        rules.append((value >= 1, f"{name} is {value}; it must be 1 or more"))
     hints = get_type_hints(QConfig)
     for field in fields(config):
         if get_origin(hints[field.name]) is Literal:
@@ -209,3 +174,26 @@ def _rules(config: QConfig) -> list[tuple[bool, str]]:
             text = f"{field.name} is {value!r}; accepted: {', '.join(map(str, accepted))}"
             rules.append((value in accepted, text))
     return rules
+
+
+def _ranges(config: QConfig) -> list[tuple[bool, str]]:
+    """Rules about one number each."""
+    endless = float("inf")
+    accepted = {
+        "gamma": (0.0 <= config.gamma <= 1.0, "lie in [0, 1]"),
+        "dropout": (0.0 <= config.dropout < 1.0, "lie in [0, 1)"),
+        "holdout_fraction": (0.0 <= config.holdout_fraction <= 0.9, "lie in [0, 0.9]"),
+        "learning_rate": (0.0 < config.learning_rate < endless, "be positive"),
+        "weight_decay": (0.0 <= config.weight_decay < endless, "be 0 or more"),
+        "judge_fraction": (0.0 <= config.judge_fraction <= 0.9, "lie in [0, 0.9]"),
+        "pessimism": (0.0 <= config.pessimism < endless, "be 0 or more"),
+        "pool_rounds": (config.pool_rounds >= 0, "be 0 (none) or more"),
+        "pool_max_weight": (1.0 <= config.pool_max_weight < endless, "be 1 or more"),
+        "pool_min_ess": (0.0 <= config.pool_min_ess <= 1.0, "lie in [0, 1]"),
+    }
+    for name in ("hidden", "heads", "epochs", "batch_size", "max_batch_tokens"):
+        accepted[name] = (getattr(config, name) >= 1, "be 1 or more")
+    return [
+        (holds, f"{name} is {getattr(config, name)}; it must {what}")
+        for name, (holds, what) in accepted.items()
+    ]
