@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iterpo.agents.optimist import CHOICE, Optimistic
 from iterpo.agents.persona import Exploring
@@ -15,9 +15,9 @@ from iterpo.collect import Table
 from iterpo.domain import Conversation
 from iterpo.experiments.lineage import start_of_update
 from iterpo.experiments.plan import Plan
-
-if TYPE_CHECKING:  # whoever explores without a Q loads none
-    from iterpo.policy_evaluation.qfunction import QFunction
+from iterpo.models.backbone import load
+from iterpo.policy_evaluation.qfunction import KIND, QFunction
+from iterpo.policy_evaluation.upper_bound import UpperBound
 
 __all__ = ["Explorers", "explorers"]
 
@@ -68,8 +68,6 @@ def explorers(table: Table, plan: Plan, folder: Path, i: int, style: Style) -> E
     if not is_sealed(place):
         why = f"the method stored no Q in round {i - 1}, so nothing was explored optimistically"
         return Explorers(replace(table, agent=agent), why=why)
-    from iterpo.policy_evaluation.upper_bound import UpperBound
-
     score = UpperBound(_stored_q(place, plan, folder, i - 1), optimism.scale)
     chosen = Optimistic(table.agent, score, optimism, inner=agent)
     return Explorers(replace(table, agent=chosen), q_round=i - 1)
@@ -77,9 +75,6 @@ def explorers(table: Table, plan: Plan, folder: Path, i: int, style: Style) -> E
 
 def _stored_q(place: Path, plan: Plan, folder: Path, i: int) -> QFunction:
     """Q of round i on weights of its own: those of the policy that it was fitted on."""
-    from iterpo.models.backbone import load
-    from iterpo.policy_evaluation.qfunction import KIND, QFunction
-
     quantized = open_sealed(place, KIND)["facts"].get("backbone", {}).get("quantized")
     backbone = load(
         start_of_update(folder, plan, i),
