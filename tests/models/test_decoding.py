@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,14 @@ def prompts_of(counts: Sequence[int], seed: int = 0) -> list[list[int]]:
     return [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
 
 
-def fed(decoder: Decoder, n: int, seed: int = 0) -> list[tuple[list[int], torch.Tensor]]:
+def _now_and_then(step: int) -> float:
+    """Share of the rows that end at a step."""
+    return 0.1 if step % 3 == 1 else 0
+
+
+def fed(
+    decoder: Decoder, n: int, seed: int = 0, ending: Callable[[int], float] = _now_and_then
+) -> list[tuple[list[int], torch.Tensor]]:
     """Tokens fed to each of n rows and the logits (tokens + 1, V) found; rows end at random."""
     generator = torch.Generator().manual_seed(seed)
     rows = list(range(n))
@@ -45,7 +52,7 @@ def fed(decoder: Decoder, n: int, seed: int = 0) -> list[tuple[list[int], torch.
         with decoder.steps():
             for step in range(NEW - 1):
                 tokens = torch.randint(0, 200, (len(rows),), generator=generator)
-                stay = torch.rand(len(rows), generator=generator) > (0.1 if step % 3 == 1 else 0)
+                stay = torch.rand(len(rows), generator=generator) > ending(step)
                 keep = [k for k, on in enumerate(stay.tolist()) if on]
                 if not keep:
                     break
@@ -121,6 +128,16 @@ def test_any_mix_of_repeated_prompts_is_exact(counts: list[int]) -> None:
     model = random_model("Llama")
     prompts = prompts_of(counts, seed=sum(counts))
     found = fed(GroupedDecoder(holding(model), prompts, NEW), len(prompts))
+    assert worst(model, prompts, found) < 1e-4
+
+
+@pytest.mark.parametrize("step", [0, 1, 15, 16, 17])
+@pytest.mark.parametrize("counts", [[8] * 4, [1] * 12, [40]])
+def test_most_rows_may_end_at_once_at_any_step(counts: list[int], step: int) -> None:
+    model = random_model("Llama")
+    prompts = prompts_of(counts, seed=step)
+    decoder = GroupedDecoder(holding(model), prompts, NEW)
+    found = fed(decoder, len(prompts), step, lambda now: 0.7 if now == step else 0)
     assert worst(model, prompts, found) < 1e-4
 
 

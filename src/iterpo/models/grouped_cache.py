@@ -241,7 +241,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             new = kept.new_zeros(len(heads), kept.shape[1], grid.ends[1], kept.shape[3])
             new[:, :, :shared] = kept[heads, :, :shared]
             said = kept[:, :, columns:end]
-            said = said.reshape(*said.shape[:2], grid.steps, width, -1).permute(0, 3, 1, 2, 4)
+            said = said.reshape(*said.shape[:2], grid.steps, width, kept.shape[3]).permute(
+                0, 3, 1, 2, 4
+            )
             moved = said[slots[..., 0], slots[..., 1]]  # (n, width, key heads, steps, d)
             new[:, :, grid.columns : grid.ends[0]] = moved.permute(0, 2, 3, 1, 4).flatten(2, 3)
             fresh.append(new)
