@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import platform
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from iterpo.artifacts import write_atomic
+from iterpo.domain import Split
+from iterpo.experiments import phases
+from iterpo.experiments.loop import RESULT, run
 from iterpo.experiments.plan import Plan, load_plan
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +32,9 @@ GAMES: dict[str, list[str]] = {
     "alliance": [],
 }
 """Settings that a game needs."""
+KEYS = ("J_agent_turn", "J_message", "agreement", "turns", "reward")
+Cell = tuple[str, str, int]
+"""Game, arm and seed."""
 
 
 def cell_plan(
@@ -32,6 +43,61 @@ def cell_plan(
     """The plan of one cell; the seed changes every draw, the kernels stay."""
     seeds = [f"seed={seed}", f"q.seed={seed}", f"improve.seed={seed}"]
     return load_plan(path, [f"environment.name={game}", *GAMES[game], *arm, *seeds, *extra])
+
+
+def add_cell_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Where cells and records go, and which cells: alike in every benchmark of cells."""
+    results = ROOT / "benchmarks" / "results" / f"{name}.json"
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=results)
+    parser.add_argument("--set", action="append", default=[], dest="extra", metavar="a.b=c")
+    parser.add_argument("--cell", nargs=3, metavar=("GAME", "ARM", "SEED"), help="used by itself")
+
+
+def cells_of(options: argparse.Namespace) -> list[Cell]:
+    """All cells that were asked for, seed by seed."""
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    return [(g, a, s) for s in seeds for g in options.games for a in options.arms]
+
+
+def folder_of(out: Path, cell: Cell) -> Path:
+    """Run folder of a cell."""
+    return out / "-".join(map(str, cell))
+
+
+def finished(out: Path, cell: Cell) -> bool:
+    """Whether all rounds of a cell are done."""
+    return (folder_of(out, cell) / RESULT).exists()
+
+
+def play_here(plan: Plan, folder: Path) -> None:
+    """All rounds of a cell, its phases in this process: torch is loaded once."""
+    begun = (folder / "plan.yaml").exists()
+    run(
+        plan,
+        folder,
+        resume=begun,
+        execute=lambda place, key, _lock, report: phases.execute(place, key, report),
+    )
+
+
+def launch(script: str, cell: Cell, options: argparse.Namespace, more: Iterable[str] = ()) -> None:
+    """Play a cell, if it is not finished, by the ``--cell`` of a script; its log lies beside it."""
+    if finished(options.out, cell):
+        return
+    command = [sys.executable, script, "--cell", *map(str, cell), "--out", str(options.out), *more]
+    for setting in options.extra:
+        command += ["--set", setting]
+    log = folder_of(options.out, cell).with_suffix(".log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        code = subprocess.run(command, stdout=sink, stderr=sink, check=False).returncode
+    print("finished" if code == 0 else f"FAILED ({code}, see {log})", *cell, flush=True)
+
+
+def machine(cores_a_run: str) -> str:
+    """Where it ran."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, {cores_a_run} a run"
 
 
 def versions() -> dict[str, str]:
@@ -50,3 +116,76 @@ def mean_se(values: Sequence[float]) -> str:
     """A mean over seeds and its standard error."""
     se = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     return f"{statistics.fmean(values):+.3f} ± {se:.3f}"
+
+
+def rows_of(folder: Path, cell: Cell) -> list[dict[str, Any]]:
+    """Flat records of a finished run."""
+    result = json.loads((folder / "result.json").read_text())
+    timings = [json.loads(t) for t in (folder / "timings.jsonl").read_text().splitlines()]
+    game, arm, seed = cell
+    rows = []
+    for i, facts in enumerate(result["rounds"]):
+        made = _made(folder / f"round-{i - 1}" / "update") if i else {}
+        wall = sum(t["wall_s"] for t in timings if t["phase"].startswith(f"round-{i}/"))
+        for split in Split:
+            row = {"game": game, "arm": arm, "seed": seed, "round": i, "split": split.value}
+            row |= {"selected": i == result["best_round"], **measured(facts[split.value])}
+            rows.append({**row, **made, "wall_s": round(wall, 1)})
+    return rows
+
+
+def measured(facts: dict[str, Any]) -> dict[str, Any]:
+    """What a record tells of a measurement."""
+    return {k: facts[k]["mean"] for k in KEYS} | {"J_star": facts["j_star_agent_turn"]["mean"]}
+
+
+def _made(update: Path) -> dict[str, Any]:
+    """How the update that made a round's policy went."""
+    facts = json.loads((update / "manifest.json").read_text())["facts"]
+    lines = (update / "metrics" / "improve-metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])["values"]
+    evidence = facts.get("evidence", {})
+    gains = {k: (evidence.get(k) or {}).get("mean") for k in ("q_gain", "judge_gain")}
+    return {
+        "q_train": gains["q_gain"],
+        "q_judge": gains["judge_gain"],
+        "kl": evidence.get("kl", last.get("kl")),
+        "entropy": last.get("entropy"),
+        "length": last.get("completion_tokens"),
+        "verdict": facts.get("verdict"),
+    }
+
+
+def with_regret(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Adds the arm `base` and the share of the regret of base that each row closes."""
+    rounds0 = [r for r in records if r["arm"] == "iterpo" and r["round"] == 0]
+    base = [{**r, "arm": "base", "selected": True} for r in rounds0]
+    start = {(r["game"], r["seed"], r["split"]): r["J_agent_turn"] for r in base}
+    out = []
+    for row in [*records, *base]:
+        j0 = start.get((row["game"], row["seed"], row["split"]))
+        room = None if j0 is None else row["J_star"] - j0
+        closed = (row["J_agent_turn"] - j0) / room if j0 is not None and room else None
+        out.append({**row, "regret_closed": closed})
+    return sorted(out, key=lambda r: (r["game"], r["arm"], r["seed"], r["round"], r["split"]))
+
+
+def summarise(records: list[dict[str, Any]]) -> str:
+    """Held-out J by round, gain of the selected round and regret closed, by game and arm."""
+    held = [r for r in records if r["split"] == "heldout"]
+    base = {(r["game"], r["seed"]): r["J_agent_turn"] for r in held if r["arm"] == "base"}
+    lines = []
+    for game, arm in sorted({(r["game"], r["arm"]) for r in held}):
+        mine = [r for r in held if (r["game"], r["arm"]) == (game, arm)]
+        rounds = sorted({r["round"] for r in mine})
+        path = " > ".join(
+            f"{statistics.fmean(r['J_agent_turn'] for r in mine if r['round'] == k):.3f}"
+            for k in rounds
+        )
+        chosen = [r for r in mine if r["selected"] and (game, r["seed"]) in base]
+        gains = [r["J_agent_turn"] - base[game, r["seed"]] for r in chosen]
+        closed = [r["regret_closed"] for r in chosen if r["regret_closed"] is not None]
+        gain = f"{mean_se(gains)} ({len(gains)} seeds)" if gains else "-"
+        told = f"closed {statistics.fmean(closed):.2f}" if closed else ""
+        lines.append(f"{game:16} {arm:17} J {path}   gain {gain}  {told}")
+    return "\n".join(lines)
