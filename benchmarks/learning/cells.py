@@ -112,6 +112,19 @@ def write_records(
     write_atomic(path, json.dumps({"meta": meta, "records": records}, indent=1) + "\n")
 
 
+def records_by_cell(path: Path, plan_hash: str) -> dict[Cell, list[dict[str, Any]]]:
+    """What a file of records holds of the same plan, so that run folders need not be kept."""
+    if not path.exists():
+        return {}
+    stored = json.loads(path.read_text())
+    if stored["meta"]["plan_hash"] != plan_hash:
+        return {}
+    found: dict[Cell, list[dict[str, Any]]] = {}
+    for row in stored["records"]:
+        found.setdefault((row["game"], row["arm"], row["seed"]), []).append(row)
+    return found
+
+
 def mean_se(values: Sequence[float]) -> str:
     """A mean over seeds and its standard error."""
     se = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
@@ -136,7 +149,8 @@ def rows_of(folder: Path, cell: Cell) -> list[dict[str, Any]]:
 
 def measured(facts: dict[str, Any]) -> dict[str, Any]:
     """What a record tells of a measurement."""
-    return {k: facts[k]["mean"] for k in KEYS} | {"J_star": facts["j_star_agent_turn"]["mean"]}
+    j = {"J_se": facts["J_agent_turn"]["se"], "J_star": facts["j_star_agent_turn"]["mean"]}
+    return {k: facts[k]["mean"] for k in KEYS} | j
 
 
 def _made(update: Path) -> dict[str, Any]:

@@ -17,13 +17,11 @@ import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import simulated_q  # registers the arm's method
 from cells import (
     GAMES,
     ROOT,
-    Cell,
     add_cell_options,
     cell_plan,
     cells_of,
@@ -32,6 +30,7 @@ from cells import (
     launch,
     machine,
     play_here,
+    records_by_cell,
     rows_of,
     summarise,
     versions,
@@ -45,10 +44,12 @@ from iterpo.experiments.plan import Plan
 PLAN = Path(__file__).with_name("improvement.yaml")
 PAPER = [
     *("q.pooling=final", "q.heads=1", "q.standardise=false", "q.clamp=false"),
-    *("q.judge_fraction=0", "collect.sampling.temperature=0.7", "collect.sampling.top_p=0.9"),
-    *("improve.sampling.temperature=0.7", "improve.sampling.top_p=0.9", "improve.steps=null"),
-    *("improve.prompts_per_step=8", "improve.learning_rate=1e-5", "improve.beta=0"),
-    "improve.std_floor=0",
+    *("q.learning_rate=1e-4", "q.epochs=3", "q.batch_size=8", "q.judge_fraction=0"),
+    *("collect.sampling.temperature=0.7", "collect.sampling.top_p=0.9"),
+    *("improve.sampling.temperature=0.7", "improve.sampling.top_p=0.9"),
+    *("improve.learning_rate=1e-5", "improve.kl_target=null", "improve.std_floor=0"),
+    *("improve.prompts_per_step=8", "improve.steps=96"),  # as many candidates as the other arms
+    "roll_back.enabled=false",
 ]
 ARMS: dict[str, list[str]] = {
     "iterpo": [],
@@ -79,21 +80,19 @@ def main() -> None:
         play_here(plan_of(*cell, options.extra), folder_of(options.out, cell))
         return
     cells = cells_of(options)
-    played: dict[Cell, list[dict[str, Any]]] = {}
+    plan = plan_of("ultimatum", "iterpo", 0, options.extra)
+    played = records_by_cell(options.results, plan.identity())
 
     def write() -> None:
-        records: list[dict[str, Any]] = []
         for cell in cells:
-            if cell in played:
-                records += played[cell]
-            elif finished(options.out, cell):
-                records += rows_of(folder_of(options.out, cell), cell)
-        plan = plan_of(options.games[0], "iterpo", 0, options.extra)
+            if finished(options.out, cell):
+                played[cell] = rows_of(folder_of(options.out, cell), cell)
+        records = [row for cell, rows in played.items() if cell[1] != "base" for row in rows]
         meta = {
             "versions": versions(),
             "plan": plan.as_dict(),
             "plan_hash": plan.identity(),
-            "arms": {a: ARMS[a] for a in options.arms if a in ARMS},
+            "arms": ARMS,
             "settings": options.extra,
             "simulated_continuations": simulated_q.CONTINUATIONS,
             "machine": machine("one core"),
@@ -101,10 +100,10 @@ def main() -> None:
         write_records(options.results, meta, with_regret(records))
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = [c for c in cells if c[1] in ARMS]
+        runs = [c for c in cells if c[1] in ARMS and c not in played]
         done = pool.map(lambda cell: launch(__file__, cell, options), runs)
         for cell in cells:  # here, while the cells run in processes of their own
-            if cell[1] in YARDSTICKS:
+            if cell[1] in YARDSTICKS and cell not in played:
                 played[cell] = yardstick_rows(plan_of(*cell, options.extra), cell)
         for _ in done:
             write()
