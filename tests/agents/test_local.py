@@ -84,9 +84,9 @@ def test_pain_1_the_next_prompt_holds_the_sampled_ids(
     prompts: list[list[int]] = []
     plain = local.generate
 
-    def spy(b: Backbone, p: list[list[int]], *rest: object) -> object:
+    def spy(b: Backbone, p: list[list[int]], *rest: object, **more: object) -> object:
         prompts.extend(p)
-        return plain(b, p, *rest)  # type: ignore[arg-type]
+        return plain(b, p, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(local, "generate", spy)
     ((first, _),) = asyncio.run(play(LocalPolicy(backbone, SAMPLING), [2]))
@@ -114,9 +114,9 @@ def test_a_batch_is_ordered_by_scenario_and_replica(
     seen: list[list[int]] = []
     plain = local.generate
 
-    def spy(b: Backbone, p: object, s: object, seeds: list[int]) -> object:
+    def spy(b: Backbone, p: object, s: object, seeds: list[int], **more: object) -> object:
         seen.append(seeds)
-        return plain(b, p, s, seeds)  # type: ignore[arg-type]
+        return plain(b, p, s, seeds, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(local, "generate", spy)
     seats = [seat(2), seat(1, 1), seat(1, 0), seat(0)]
@@ -132,7 +132,7 @@ def test_a_batch_is_ordered_by_scenario_and_replica(
 def test_a_failure_reaches_every_waiter_and_the_policy_goes_on(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> object:
+    def broken(*_: object, **__: object) -> object:
         raise RuntimeError("out of memory")
 
     async def run() -> list[object]:

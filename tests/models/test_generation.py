@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
-from iterpo.models import decoding, generation, hub
+from iterpo.models import generation, hub
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.generation import generate
 from iterpo.models.sampler import draw
@@ -150,13 +151,14 @@ def test_identical_prompts_share_one_prefill(
     tiny: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes: list[tuple[int, ...]] = []
-    plain = decoding.GroupedDecoder._forward
+    plain = type(tiny.model).forward
 
-    def spy(self: decoding.GroupedDecoder, ids: torch.Tensor, *rest: object) -> torch.Tensor:
-        shapes.append(tuple(ids.shape))
-        return plain(self, ids, *rest)  # type: ignore[arg-type]
+    @wraps(plain)
+    def spy(*args: object, input_ids: torch.Tensor, **given: object) -> object:
+        shapes.append(tuple(input_ids.shape))
+        return plain(*args, input_ids=input_ids, **given)
 
-    monkeypatch.setattr(decoding.GroupedDecoder, "_forward", spy)
+    monkeypatch.setattr(type(tiny.model), "forward", spy)
     generate(tiny, [PROMPTS[0]] * 8 + [PROMPTS[1]], Sampling(max_new_tokens=2), range(9))
     assert shapes == [(2, 4), (9, 1)]
 

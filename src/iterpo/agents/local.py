@@ -18,6 +18,7 @@ from iterpo.domain import Sampled, Sampling, View, derive
 from iterpo.models.backbone import Backbone
 from iterpo.models.chat import prompt_sha256
 from iterpo.models.generation import Generated, check_context, generate
+from iterpo.models.kept_turns import KeptTurns
 from iterpo.models.voice import Voice
 
 __all__ = ["Engine", "LocalPolicy"]
@@ -43,6 +44,8 @@ class _Request:
     """Rendered prompt."""
     seed: int
     """Seed of this one message."""
+    speaker: tuple[object, ...]
+    """Whose message it is."""
     reply: asyncio.Future[Generated]
     """Where the answer goes."""
 
@@ -107,6 +110,10 @@ def _conversation(seat: Seat) -> tuple[object, ...]:
     return (seat.scenario.kernel_id, seat.round, seat.replica, seat.seed)
 
 
+def _speaker(seat: Seat) -> tuple[object, ...]:
+    return (*_conversation(seat), seat.role)
+
+
 class LocalPolicy:
     """An ``AgentFactory``: gives every conversation a seat at one shared model.
 
@@ -117,6 +124,8 @@ class LocalPolicy:
             that are slow; None waits until all do, which makes runs reproducible.
         beside: Policy on the other side of the same conversations; both then count conversations
             together, so that neither waits for one whose turn is at the other.
+        kept_bytes: Memory for the keys and values of open conversations, whose earlier turns are
+            then not computed again at every message; what does not fit is. 0 keeps nothing.
     """
 
     def __init__(
@@ -126,11 +135,13 @@ class LocalPolicy:
         *,
         max_wait_s: float | None = None,
         beside: LocalPolicy | None = None,
+        kept_bytes: int = 2**30,
     ) -> None:
         self.model = model
         self.sampling = sampling
         self.tokens_generated = 0
         self.calls = 0
+        self._kept = KeptTurns(kept_bytes)
         self._gathering: _Gathering = beside._gathering if beside else _Gathering(max_wait_s)
 
     def __call__(self, seat: Seat) -> _LocalAgent:
@@ -153,12 +164,14 @@ class LocalPolicy:
             key=(seat.scenario.kernel_id, seat.replica, seat.role.value),
             prompt=prompt,
             seed=derive(seat.seed, len(view.turns)),
+            speaker=_speaker(seat),
             reply=asyncio.get_running_loop().create_future(),
         )
         return self._reply(await self._gathering.ask(self, request), prompt)
 
     def leave(self, seat: Seat) -> None:
         """A conversation is over: the others need not wait for it."""
+        self._kept.drop(_speaker(seat))
         self._gathering.leave(seat)
 
     def answer(self, batch: Sequence[_Request]) -> None:
@@ -175,7 +188,10 @@ class LocalPolicy:
     def _generate(self, batch: Sequence[_Request]) -> list[Generated]:
         prompts, seeds = [r.prompt for r in batch], [r.seed for r in batch]
         if isinstance(self.model, Backbone):
-            results = generate(self.model, prompts, self.sampling, seeds)
+            whose = [r.speaker for r in batch]
+            results = generate(
+                self.model, prompts, self.sampling, seeds, kept=self._kept, speakers=whose
+            )
         else:
             results = self.model.generate(prompts, self.sampling, seeds)
         self.calls += 1

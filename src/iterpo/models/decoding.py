@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from iterpo.models.backbone import Backbone, inner
+from iterpo.models.kept_turns import LayerStates, Past
 from iterpo.models.padding import pad
 from iterpo.models.shared_prefix import cache_argument
 
@@ -44,6 +45,10 @@ class Decoder(Protocol):
         """Context in which ``step`` is called."""
         ...
 
+    def states_of(self, place: int) -> LayerStates | None:
+        """Keys and values of a row's prompt and the tokens fed to it; None if they aren't plain."""
+        ...
+
 
 def is_grouped(backbone: Backbone) -> bool:
     """Whether the model can be sampled from with a ``GroupedDecoder``."""
@@ -55,10 +60,22 @@ def is_grouped(backbone: Backbone) -> bool:
     )
 
 
-def decoder_for(backbone: Backbone, prompts: Sequence[Sequence[int]], max_new: int) -> Decoder:
-    """The fastest decoder that is exact for the model."""
+def decoder_for(
+    backbone: Backbone,
+    prompts: Sequence[Sequence[int]],
+    max_new: int,
+    pasts: Sequence[Past | None] = (),
+) -> Decoder:
+    """The fastest decoder that is exact for the model.
+
+    Args:
+        backbone: The policy.
+        prompts: Prompt of each row (r,).
+        max_new: Most tokens that a row will add.
+        pasts: What is known of each prompt (r,), or nothing.
+    """
     if is_grouped(backbone):
-        return GroupedDecoder(backbone, prompts, max_new)
+        return GroupedDecoder(backbone, prompts, max_new, pasts)
     return PlainDecoder(backbone, prompts)
 
 
@@ -106,6 +123,9 @@ class PlainDecoder:
         self.positions = self.positions + 1
         return logits
 
+    def states_of(self, place: int) -> None:
+        """See ``Decoder``."""
+
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         out = self.model(
             input_ids=ids,
@@ -122,7 +142,13 @@ class PlainDecoder:
 class GroupedDecoder:
     """Prompts padded on the right, a few at a time; then steps on a ``GroupedCache``."""
 
-    def __init__(self, backbone: Backbone, prompts: Sequence[Sequence[int]], max_new: int) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        prompts: Sequence[Sequence[int]],
+        max_new: int,
+        pasts: Sequence[Past | None] = (),
+    ) -> None:
         from iterpo.models.grouped_cache import GroupedCache
 
         self.model, self.device = inner(backbone.model), backbone.device
@@ -130,6 +156,11 @@ class GroupedDecoder:
         self.distinct = list(dict.fromkeys(tuple(p) for p in prompts))
         place = {prompt: k for k, prompt in enumerate(self.distinct)}
         self.prompt_of = [place[tuple(p)] for p in prompts]
+        self.pasts: dict[int, Past] = {}  # of distinct prompts; the longest that a row has
+        for prompt, past in zip(self.prompt_of, pasts, strict=False):
+            before = self.pasts.get(prompt)
+            if past is not None and (before is None or past.length > before.length):
+                self.pasts[prompt] = past
         lengths = [len(p) for p in self.distinct]
         self.cache = GroupedCache(self.prompt_of, lengths, max_new)
         self.positions = torch.tensor([len(p) for p in prompts], device=self.device)
@@ -138,25 +169,32 @@ class GroupedDecoder:
         """A forward per few prompts of similar length, so that little is spent on padding."""
         logits: dict[int, Tensor] = {}
         most = _PREFILL_TOKENS.get(self.device.type, _MOST_TOKENS)
-        for chunk in _chunks([len(p) for p in self.distinct], most):
-            logits.update(zip(chunk, self._prefill(chunk), strict=True))
+        fresh = [k for k in range(len(self.distinct)) if k not in self.pasts]
+        for prompts in (fresh, sorted(self.pasts)):  # without a past no mask is needed
+            left = [len(self.distinct[k]) - self._known(k) for k in prompts]
+            for chunk in _chunks(left, most):
+                places = [prompts[i] for i in chunk]
+                logits.update(zip(places, self._prefill(places), strict=True))
         self.cache.start()
         return torch.stack([logits[p] for p in self.prompt_of])
 
+    def _known(self, prompt: int) -> int:
+        return self.pasts[prompt].length if prompt in self.pasts else 0
+
     def _prefill(self, chunk: Sequence[int]) -> Tensor:
         """Logits (u, V) behind the prompts of a chunk, whose keys go to the cache."""
-        from transformers import DynamicCache
+        from iterpo.models.prompt_pass import PromptPass
 
-        ids, mask = pad([self.distinct[p] for p in chunk])
-        # What is causal never sees the padding behind it, so no mask is needed, which is faster.
-        last = (mask.sum(1) - 1).to(self.device)
-        ends, place = torch.unique(last, return_inverse=True)
-        cache = DynamicCache(config=self.model.config)
-        logits = self._forward(
-            ids.to(self.device), torch.arange(ids.shape[1], device=self.device)[None], cache, ends
+        run = PromptPass(
+            [self.distinct[p] for p in chunk], [self.pasts.get(p) for p in chunk], self.device
         )
-        self.cache.fill(chunk, cache)
-        return logits[torch.arange(len(chunk), device=self.device), place].float()
+        logits = run.logits(self.model, self.cache_argument)
+        self.cache.fill(chunk, run)
+        return logits.float()
+
+    def states_of(self, place: int) -> LayerStates:
+        """See ``Decoder``."""
+        return self.cache.states_of(place)
 
     @contextmanager
     def steps(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
 from iterpo.models.backbone import Backbone
 from iterpo.models.decoding import Decoder, PlainDecoder, decoder_for
+from iterpo.models.kept_turns import KeptTurns, Past, weights_stamp
 from iterpo.models.plain_layers import plain_layers
 from iterpo.models.sampler import Draw, RepetitionState, draw
 from iterpo.models.voice import Voice
@@ -46,6 +47,8 @@ def generate(
     seeds: Sequence[int],
     *,
     max_batch_tokens: int = 65_536,
+    kept: KeptTurns | None = None,
+    speakers: Sequence[Hashable] = (),
 ) -> list[Generated]:
     """Sample one response per prompt, with the adapter that is active on the model.
 
@@ -55,6 +58,10 @@ def generate(
         sampling: Settings, applied exactly and by this module alone.
         seeds: One seed per prompt, in [0, 2**63).
         max_batch_tokens: Bound of a batch: rows x (longest prompt + max_new_tokens).
+        kept: What earlier calls with the same model left; prompts that go on from there run from
+            where they differ, which changes results by rounding alone. Models whose caches are not
+            plain neither read nor leave anything.
+        speakers: With ``kept``: whose prompt each is, one per prompt, no two alike.
 
     Raises:
         ContextOverflowError: if a prompt and its response do not fit the context; nothing has
@@ -62,10 +69,15 @@ def generate(
         ModelError: if the settings make no sense, or the model's logits are not finite.
     """
     check_requests(backbone, prompts, sampling, seeds)
+    if kept is not None:
+        _check_speakers(speakers, len(prompts))
+        kept.check(weights_stamp(backbone.model))
     results: list[Generated | None] = [None] * len(prompts)
     with evaluating(backbone.model), plain_layers(backbone.model):
         for rows in _batches(prompts, sampling.max_new_tokens, max_batch_tokens):
             batch = _Batch(backbone, sampling, [prompts[i] for i in rows], [seeds[i] for i in rows])
+            if kept is not None:
+                batch.remember(kept, [speakers[i] for i in rows])
             for i, result in zip(rows, batch.run(), strict=True):
                 results[i] = result
     return [r for r in results if r is not None]
@@ -108,6 +120,13 @@ def check_requests(
         check_context(model, len(prompt), sampling, what=f"prompt {i}")
 
 
+def _check_speakers(speakers: Sequence[Hashable], n: int) -> None:
+    if len(speakers) != n or len(set(speakers)) != n:
+        raise ModelError(
+            f"{n} prompts, but {len(set(speakers))} different speakers; one each is needed"
+        )
+
+
 def _batches(
     prompts: Sequence[Sequence[int]], max_new: int, max_batch_tokens: int
 ) -> Iterator[list[int]]:
@@ -145,14 +164,20 @@ class _Batch:
         self.uniforms = np.stack(
             [np.random.default_rng(s).random(sampling.max_new_tokens) for s in seeds]
         )
+        self.kept: KeptTurns | None = None
+        self.speakers: Sequence[Hashable] = ()
         self._forget()
+
+    def remember(self, kept: KeptTurns, speakers: Sequence[Hashable]) -> None:
+        """Start from what is kept of each prompt's speaker, and leave what came of it."""
+        self.kept, self.speakers = kept, speakers
 
     def run(self) -> list[Generated]:
         """The decode loop, on the decoder that is fastest for the model."""
         from iterpo.models.grouped_cache import UnusualAttention
 
         try:
-            self._decode(decoder_for(self.backbone, self.prompts, self.sampling.max_new_tokens))
+            self._decode(self._decoder())
         except UnusualAttention:  # at the first step; seeds make starting over draw the same
             self._forget()
             self._decode(PlainDecoder(self.backbone, self.prompts))
@@ -160,6 +185,12 @@ class _Batch:
             Generated(tuple(i), tuple(p), f)
             for i, p, f in zip(self.ids, self.logprobs, self.finish, strict=True)
         ]
+
+    def _decoder(self) -> Decoder:
+        pasts: list[Past | None] = []
+        if self.kept is not None:
+            pasts = list(map(self.kept.find, self.speakers, self.prompts))
+        return decoder_for(self.backbone, self.prompts, self.sampling.max_new_tokens, pasts)
 
     def _forget(self) -> None:
         self.ids: list[list[int]] = [[] for _ in self.prompts]
@@ -175,11 +206,22 @@ class _Batch:
                 drawn = draw(penalty.apply(logits, rows), self.sampling, self.uniforms[rows, step])
                 keep = self._record(rows, drawn)
                 penalty.saw(rows, drawn.ids)
-                if not keep or step + 1 == self.sampling.max_new_tokens:
+                fewer, last = len(keep) < len(rows), step + 1 == self.sampling.max_new_tokens
+                if self.kept is not None and (fewer or last):
+                    self._keep(decoder, rows, () if last else keep)
+                if not keep or last:
                     break
-                fewer = len(keep) < len(rows)
                 rows = [rows[k] for k in keep]
                 logits = decoder.step(drawn.ids, keep if fewer else None)
+
+    def _keep(self, decoder: Decoder, rows: Sequence[int], running: Sequence[int]) -> None:
+        """Keep the states of all rows but those at the places that go on."""
+        for k in set(range(len(rows))).difference(running):
+            states = decoder.states_of(k)
+            if self.kept is not None and states is not None:
+                row = rows[k]
+                said = self.ids[row][:-1]  # what was drawn last has not run
+                self.kept.keep(self.speakers[row], [*self.prompts[row], *said], states)
 
     def _record(self, rows: Sequence[int], drawn: Draw) -> list[int]:
         """Note a step's tokens; returns the places of the rows that go on."""

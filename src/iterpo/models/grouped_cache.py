@@ -86,7 +86,7 @@ class GroupedCache:
         return (self.columns + self.steps * self.width, self.columns + self.room * self.width)
 
     def fill(self, prompts: Sequence[int], prefilled: Any) -> None:
-        """Take over the keys of ``prompts``, padded on the right, from a ``DynamicCache``."""
+        """Take over the keys of ``prompts``, padded on the right, from another cache."""
         owners = self._owners()
         places = [(i, prompts.index(p)) for i, p in enumerate(owners) if p in prompts]
         if not self.layers:
@@ -124,6 +124,12 @@ class GroupedCache:
         self.steps += 1
         self.masks: dict[int, Tensor] = {}
 
+    def states_of(self, row: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer for a row's prompt and its tokens so far, copied."""
+        line, slot = divmod(self.places[row], self.width)
+        prompt = self.lengths[self.prompt_of[row]]
+        return [layer.of(line, slot, prompt) for layer in self.layers]
+
     def _owners(self) -> list[int]:
         """The prompt of each line."""
         return [self.prompt_of[max(line)] if max(line) >= 0 else -1 for line in self.lines]
@@ -153,8 +159,9 @@ class GroupedCache:
         self.plain = flat == list(range(len(self.prompt_of)))
         device = self.layers[0].keys.device
         slot = {row: k for k, row in enumerate(flat)}
+        self.places = [slot[row] for row in range(len(self.prompt_of))]
         self.shown = torch.tensor([max(row, 0) for row in flat], device=device)
-        self.slots = torch.tensor([slot[k] for k in range(len(self.prompt_of))], device=device)
+        self.slots = torch.tensor(self.places, device=device)
 
     def _hide(self) -> None:
         """The mask (lines, slots, columns): prompts and the tokens so far, each for its own row."""
@@ -214,8 +221,19 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         lines, rows = (list(x) for x in zip(*places, strict=True))
-        self.keys[lines, :, : keys.shape[2]] = keys[rows]
-        self.values[lines, :, : keys.shape[2]] = values[rows]
+        width = min(keys.shape[2], self.grid.columns)
+        self.keys[lines, :, :width] = keys[rows, :, :width]
+        self.values[lines, :, :width] = values[rows, :, :width]
+
+    def of(self, line: int, slot: int, prompt: int) -> tuple[Tensor, Tensor]:
+        """Keys and values (key heads, n, d) of a prompt of that length and the tokens behind it."""
+        grid = self.grid
+        said = slice(grid.columns + slot, grid.ends[0], grid.width)
+        keys, values = self.keys[line], self.values[line]
+        return (
+            torch.cat([keys[:, :prompt], keys[:, said]], dim=1),
+            torch.cat([values[:, :prompt], values[:, said]], dim=1),
+        )
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
         """Write a step's keys and values (r, key heads, 1, d); the attention finds them here."""
