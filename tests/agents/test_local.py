@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from iterpo.errors import ContextOverflowError
 from iterpo.models import hub
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.chat import prompt_sha256
+from iterpo.models.kept_turns import KeptTurns, Past
 from iterpo.testing.tiny_model import tiny_model
 
 SAMPLING = Sampling(temperature=1.0, top_p=0.95, max_new_tokens=6)
@@ -197,3 +199,82 @@ def test_a_cancelled_request_leaves_the_queue(backbone: Backbone) -> None:
         assert policy.calls == 1
 
     asyncio.run(run())
+
+
+def known_tokens(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of each prompt that were known from its own earlier turns, in order."""
+    seen: list[int] = []
+    plain = KeptTurns.find
+
+    def spy(self: KeptTurns, speaker: Hashable, prompt: Sequence[int]) -> Past | None:
+        past = plain(self, speaker, prompt)
+        seen.append(past.length if past else 0)
+        return past
+
+    monkeypatch.setattr(KeptTurns, "find", spy)
+    return seen
+
+
+def test_earlier_turns_run_once_and_are_dropped_with_their_conversation(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = known_tokens(monkeypatch)
+    policy = LocalPolicy(backbone, SAMPLING)
+    kept = asyncio.run(play(policy, [3, 2, 3]))
+    first, second, third = known[:3], known[3:6], known[6:]
+    assert first == [0, 0, 0]
+    assert all(
+        n == r[0].sampled.n_prompt_tokens + len(r[0].sampled.token_ids) - 1
+        for n, r in zip(second, kept, strict=True)
+        if r[0].sampled
+    )
+    assert min(third) > max(second)
+    assert (policy._kept.count, policy._kept.bytes) == (0, 0)
+    anew = asyncio.run(play(LocalPolicy(backbone, SAMPLING, kept_bytes=0), [3, 2, 3]))
+    for ours, theirs in zip(kept, anew, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.sampled is not None
+            assert b.sampled is not None
+            assert a.sampled.token_ids == b.sampled.token_ids
+            # 1e-4: float32 sums in another order.
+            assert a.sampled.logprobs == pytest.approx(b.sampled.logprobs, abs=1e-4)
+            assert a.sampled.prompt_sha256 == b.sampled.prompt_sha256
+
+
+def test_a_note_that_moves_is_not_taken_for_known(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = known_tokens(monkeypatch)
+    policy = LocalPolicy(backbone, SAMPLING)
+    start = Turn(Role.AGENT, "hello", scripted=True)
+    note = "[mind the price]"
+
+    async def talk() -> tuple[list[int], Reply]:
+        agent = policy(seat(0))
+        turns = (start, Turn(Role.PARTNER, "ten"))
+        first = View(Role.AGENT, "Sell.", turns, note)
+        reply = await agent.reply(first)
+        later = (*turns, reply.turn(Role.AGENT), Turn(Role.PARTNER, "nine"))
+        again = await agent.reply(View(Role.AGENT, "Sell.", later, note))
+        agent.close()
+        return backbone.chat.prompt_ids(first.messages()), again
+
+    prompt, again = asyncio.run(talk())
+    assert 8 < known[1] < len(prompt)
+    assert again.sampled is not None
+    alone = LocalPolicy(backbone, SAMPLING, kept_bytes=0)
+    monkeypatch.undo()
+
+    async def anew() -> Reply:
+        agent = alone(seat(0))
+        turns = [start, Turn(Role.PARTNER, "ten")]
+        first = await agent.reply(View(Role.AGENT, "Sell.", tuple(turns), note))
+        turns += [first.turn(Role.AGENT), Turn(Role.PARTNER, "nine")]
+        out = await agent.reply(View(Role.AGENT, "Sell.", tuple(turns), note))
+        agent.close()
+        return out
+
+    other = asyncio.run(anew()).sampled
+    assert other is not None
+    assert other.token_ids == again.sampled.token_ids
+    assert other.logprobs == pytest.approx(again.sampled.logprobs, abs=1e-4)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from iterpo.agents.base import Agent, AgentFactory, Reply, Seat
 from iterpo.agents.local import LocalPolicy
-from iterpo.collect.batch import Tally, collect, seats
+from iterpo.collect.batch import Tally, collect, collect_into, seats
 from iterpo.collect.play import Table
 from iterpo.domain import Conversation, Ending, Outcome, Role, Sampling, Scenario, Split, Turn, View
 from iterpo.environments.base import Environment
@@ -149,6 +150,63 @@ def test_conversations_that_fail_hold_nobody_up(
     for conversation, texts in zip(played, whole, strict=True):
         if conversation.kernel_id not in failed:
             assert said([conversation]) == [texts]
+
+
+@pytest.mark.parametrize("pair", [one, two])
+@pytest.mark.timeout(60)
+def test_a_batch_that_is_killed_and_resumed_is_the_same_to_the_last_bit(
+    backbone: Backbone, pair: Callable[[Backbone], Pair], tmp_path: Path
+) -> None:
+    """What is kept of open conversations, and how much fits, is a matter of a block alone."""
+    places = seats(ENV.scenarios(Split.TRAIN, 7), 2, round=0, seed=3)
+
+    def small() -> Pair:
+        sides = pair(backbone)
+        for side in sides:
+            side._kept.most_bytes = 60_000  # type: ignore[attr-defined]  # a few conversations
+        return sides
+
+    def run(folder: Path, sides: Pair) -> tuple[Conversation, ...]:
+        return collect_into(folder, Table(ENV, *sides), places, concurrency=4, attempts=2)
+
+    whole = run(tmp_path / "whole", small())
+
+    class Killed(BaseException):
+        pass
+
+    def kill(tally: Tally) -> None:
+        if tally.done == 10:
+            raise Killed
+
+    with pytest.raises(Killed):
+        collect_into(tmp_path / "two", Table(ENV, *small()), places, concurrency=4, progress=kill)
+    assert len(list((tmp_path / "two" / "parts").iterdir())) == 2
+    assert run(tmp_path / "two", small()) == whole
+
+
+@pytest.mark.timeout(60)
+def test_a_conversation_that_is_tried_again_starts_with_nothing(backbone: Backbone) -> None:
+    policy = LocalPolicy(backbone, SAMPLING)
+    places = seats(ENV.scenarios(Split.TRAIN, 7), 2, round=0, seed=3)
+    failed = {"left": 2}
+
+    class Once(_Breaking):
+        async def reply(self, view: View) -> Reply:
+            if len(view.turns) > 2 and failed["left"]:
+                failed["left"] -= 1
+                raise ConnectionError("gone")
+            return await self.inner.reply(view)
+
+    partner = LocalPolicy(backbone, SAMPLING, beside=policy)
+    played = collect(Table(ENV, lambda s: Once(policy(s), 0), partner), places, attempts=2)
+    assert failed["left"] == 0
+    assert said(played) == said(play(two_alike(backbone)))
+    assert policy._kept.count == partner._kept.count == 0
+
+
+def two_alike(backbone: Backbone) -> Pair:
+    policy = LocalPolicy(backbone, SAMPLING)
+    return policy, LocalPolicy(backbone, SAMPLING, beside=policy)
 
 
 def test_conversations_at_the_same_turn_share_one_call(backbone: Backbone) -> None:

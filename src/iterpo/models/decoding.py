@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from iterpo.models.backbone import Backbone, inner
+from iterpo.models.beginnings import beginnings
 from iterpo.models.kept_turns import LayerStates, Past
 from iterpo.models.padding import pad
 from iterpo.models.shared_prefix import cache_argument
+
+if TYPE_CHECKING:
+    from iterpo.models.prompt_pass import PromptPass
 
 __all__ = ["Decoder", "GroupedDecoder", "PlainDecoder", "decoder_for", "is_grouped"]
 
@@ -167,30 +171,42 @@ class GroupedDecoder:
 
     def prefill(self) -> Tensor:
         """A forward per few prompts of similar length, so that little is spent on padding."""
-        logits: dict[int, Tensor] = {}
-        most = _PREFILL_TOKENS.get(self.device.type, _MOST_TOKENS)
+        self._run_beginnings()
         fresh = [k for k in range(len(self.distinct)) if k not in self.pasts]
-        for prompts in (fresh, sorted(self.pasts)):  # without a past no mask is needed
-            left = [len(self.distinct[k]) - self._known(k) for k in prompts]
-            for chunk in _chunks(left, most):
-                places = [prompts[i] for i in chunk]
-                logits.update(zip(places, self._prefill(places), strict=True))
+        logits: dict[int, Tensor] = {}
+        for group in (fresh, sorted(self.pasts)):  # without a past no mask is needed
+            prompts = [self.distinct[k] for k in group]
+            for chunk, passed, found in self._passes(prompts, [self.pasts.get(k) for k in group]):
+                places = [group[i] for i in chunk]
+                logits.update(zip(places, found, strict=True))
+                self.cache.fill(places, passed)
         self.cache.start()
-        return torch.stack([logits[p] for p in self.prompt_of])
+        return torch.stack([logits[p] for p in self.prompt_of]).float()
 
-    def _known(self, prompt: int) -> int:
-        return self.pasts[prompt].length if prompt in self.pasts else 0
+    def _run_beginnings(self) -> None:
+        """What prompts without a past share runs once; it is their past from then on."""
+        fresh = [k for k in range(len(self.distinct)) if k not in self.pasts]
+        groups = list(beginnings([self.distinct[k] for k in fresh]))
+        shared = [self.distinct[fresh[members[0]]][:n] for n, members in groups]
+        for chunk, passed, _ in self._passes(shared, [None] * len(shared)):
+            for row, i in enumerate(chunk):
+                n, members = groups[i]
+                past = Past(n, [(x.keys[row], x.values[row]) for x in passed.layers])
+                self.pasts.update((fresh[k], past) for k in members)
 
-    def _prefill(self, chunk: Sequence[int]) -> Tensor:
-        """Logits (u, V) behind the prompts of a chunk, whose keys go to the cache."""
+    def _passes(
+        self, prompts: Sequence[Sequence[int]], pasts: Sequence[Past | None]
+    ) -> Iterator[tuple[list[int], PromptPass, Tensor]]:
+        """Places of the prompts of each pass, the pass, and the logits (u, V) behind them."""
         from iterpo.models.prompt_pass import PromptPass
 
-        run = PromptPass(
-            [self.distinct[p] for p in chunk], [self.pasts.get(p) for p in chunk], self.device
-        )
-        logits = run.logits(self.model, self.cache_argument)
-        self.cache.fill(chunk, run)
-        return logits.float()
+        left = [
+            len(prompt) - (past.length if past else 0)
+            for prompt, past in zip(prompts, pasts, strict=True)
+        ]
+        for chunk in _chunks(left, _PREFILL_TOKENS.get(self.device.type, _MOST_TOKENS)):
+            run = PromptPass([prompts[i] for i in chunk], [pasts[i] for i in chunk], self.device)
+            yield chunk, run, run.logits(self.model, self.cache_argument)
 
     def states_of(self, place: int) -> LayerStates:
         """See ``Decoder``."""

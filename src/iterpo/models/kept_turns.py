@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from iterpo.models.beginnings import same_beginning
+
 __all__ = ["KeptTurns", "LayerStates", "Past", "weights_stamp"]
 
 LayerStates = Sequence[tuple[Tensor, Tensor]]
@@ -70,7 +72,7 @@ class KeptTurns:
         entry = self._entries.get(speaker)
         if entry is None:
             return None
-        n = min(_shared(entry.ids, prompt), len(prompt) - 1)
+        n = min(same_beginning(entry.ids, prompt), len(prompt) - 1)
         return Past(n, entry.states) if n >= _LEAST else None
 
     def keep(self, speaker: Hashable, ids: Sequence[int], states: LayerStates) -> None:
@@ -99,10 +101,3 @@ def weights_stamp(model: Any) -> tuple[object, ...]:
     active = tuple(model.active_adapters) if getattr(model, "peft_config", None) else ()
     off = sum(bool(getattr(m, "disable_adapters", False)) for m in model.modules())
     return id(model), active, off, sum(p._version for p in model.parameters())
-
-
-def _shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    if tuple(b[: len(a)]) == a:
-        return len(a)
-    return next(i for i, (x, y) in enumerate(zip((*a, None), (*b, None), strict=False)) if x != y)
