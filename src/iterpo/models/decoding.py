@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from iterpo.models.backbone import Backbone, inner
 from iterpo.models.beginnings import beginnings
+from iterpo.models.grouped_cache import GroupedCache, grouped_attention, takes_grouped_cache
 from iterpo.models.kept_turns import LayerStates, Past
 from iterpo.models.padding import pad
+from iterpo.models.prompt_pass import PromptPass
 from iterpo.models.shared_prefix import cache_argument
-
-if TYPE_CHECKING:
-    from iterpo.models.prompt_pass import PromptPass
 
 __all__ = ["Decoder", "GroupedDecoder", "PlainDecoder", "decoder_for", "is_grouped"]
 
@@ -56,8 +55,6 @@ class Decoder(Protocol):
 
 def is_grouped(backbone: Backbone) -> bool:
     """Whether the model can be sampled from with a ``GroupedDecoder``."""
-    from iterpo.models.grouped_cache import takes_grouped_cache
-
     adapters = getattr(backbone.model, "peft_config", {}).values()
     return all(c.peft_type == "LORA" for c in adapters) and takes_grouped_cache(
         inner(backbone.model)
@@ -153,8 +150,6 @@ class GroupedDecoder:
         max_new: int,
         pasts: Sequence[Past | None] = (),
     ) -> None:
-        from iterpo.models.grouped_cache import GroupedCache
-
         self.model, self.device = inner(backbone.model), backbone.device
         self.cache_argument = cache_argument(self.model)
         self.distinct = list(dict.fromkeys(tuple(p) for p in prompts))
@@ -198,8 +193,6 @@ class GroupedDecoder:
         self, prompts: Sequence[Sequence[int]], pasts: Sequence[Past | None]
     ) -> Iterator[tuple[list[int], PromptPass, Tensor]]:
         """Places of the prompts of each pass, the pass, and the logits (u, V) behind them."""
-        from iterpo.models.prompt_pass import PromptPass
-
         left = [
             len(prompt) - (past.length if past else 0)
             for prompt, past in zip(prompts, pasts, strict=True)
@@ -215,8 +208,6 @@ class GroupedDecoder:
     @contextmanager
     def steps(self) -> Iterator[None]:
         """The model attends to the grouped cache."""
-        from iterpo.models.grouped_cache import grouped_attention
-
         with grouped_attention(self.model):
             yield
 

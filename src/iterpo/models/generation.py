@@ -20,6 +20,7 @@ from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
 from iterpo.models.backbone import Backbone
 from iterpo.models.decoding import Decoder, PlainDecoder, decoder_for
+from iterpo.models.grouped_cache import UnusualAttention
 from iterpo.models.kept_turns import KeptTurns, Past, weights_stamp
 from iterpo.models.plain_layers import plain_layers
 from iterpo.models.sampler import Draw, RepetitionState, draw
@@ -174,8 +175,6 @@ class _Batch:
 
     def run(self) -> list[Generated]:
         """The decode loop, on the decoder that is fastest for the model."""
-        from iterpo.models.grouped_cache import UnusualAttention
-
         try:
             self._decode(self._decoder())
         except UnusualAttention:  # at the first step; seeds make starting over draw the same

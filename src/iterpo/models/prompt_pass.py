@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from iterpo.models.kept_turns import Past
 from iterpo.models.padding import pad
@@ -57,8 +57,6 @@ class PromptPass:
             model: A transformers model whose cache is plain (``shared_prefix.keeps_prompts``).
             cache_argument: What it calls its cache.
         """
-        from transformers import DynamicCache
-
         count = len(DynamicCache(config=model.config).layers)
         self.layers = [_Layer(self, i) for i in range(count)]
         given: dict[str, Any] = {cache_argument: Cache(layers=self.layers)}
