@@ -48,7 +48,7 @@ PAPER = [
     *("collect.sampling.temperature=0.7", "collect.sampling.top_p=0.9"),
     *("improve.sampling.temperature=0.7", "improve.sampling.top_p=0.9"),
     *("improve.learning_rate=1e-5", "improve.kl_target=null", "improve.std_floor=0"),
-    *("improve.prompts_per_step=8", "improve.steps=96"),  # as many candidates as the other arms
+    *("improve.prompts_per_step=8", "improve.steps=64"),  # as many candidates as the other arms
     "roll_back.enabled=false",
 ]
 ARMS: dict[str, list[str]] = {
