@@ -7,7 +7,7 @@ Arms: `iterpo` (improvement.yaml), `paper-recipe` (the paper's plain Q, step siz
 `simulated-q` (candidates valued by playing on: what an exact Q would do), and the yardsticks `base`
 (pi_0 of the iterpo run), `first-counter` and `oracle`. A cell is a process; finished cells are
 looked up, a stopped one goes on from its last finished phase, and the records are written after
-every cell.
+every cell. `--ablations` runs the arms of ablations.py on two games and two rounds instead.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import simulated_q  # registers the arm's method
+from ablations import ABLATIONS, PAPER, ROUNDS
+from ablations import GAMES as ABLATION_GAMES
 from cells import (
     GAMES,
     ROOT,
@@ -42,15 +44,6 @@ from yardsticks import YARDSTICKS, yardstick_rows
 from iterpo.experiments.plan import Plan
 
 PLAN = Path(__file__).with_name("improvement.yaml")
-PAPER = [
-    *("q.pooling=final", "q.heads=1", "q.standardise=false", "q.clamp=false"),
-    *("q.learning_rate=1e-4", "q.epochs=3", "q.batch_size=8", "q.judge_fraction=0"),
-    *("collect.sampling.temperature=0.7", "collect.sampling.top_p=0.9"),
-    *("improve.sampling.temperature=0.7", "improve.sampling.top_p=0.9"),
-    *("improve.learning_rate=1e-5", "improve.kl_target=null", "improve.std_floor=0"),
-    *("improve.prompts_per_step=8", "improve.steps=64"),  # as many candidates as the other arms
-    "roll_back.enabled=false",
-]
 ARMS: dict[str, list[str]] = {
     "iterpo": [],
     "paper-recipe": PAPER,
@@ -61,7 +54,16 @@ ARMS: dict[str, list[str]] = {
 
 def plan_of(game: str, arm: str, seed: int, extra: Iterable[str] = ()) -> Plan:
     """The plan of one cell; yardsticks have no settings of their own."""
-    return cell_plan(PLAN, game, ARMS.get(arm, []), seed, extra)
+    return cell_plan(PLAN, game, (ARMS | ABLATIONS).get(arm, []), seed, extra)
+
+
+def _ask_for_ablations(options: argparse.Namespace, usual: Path) -> None:
+    options.arms = ["iterpo", *ABLATIONS]
+    options.games = [g for g in options.games if g in ABLATION_GAMES]
+    options.extra = [ROUNDS, *options.extra]
+    options.out = options.out.with_name("ablations")
+    if options.results == usual:
+        options.results = usual.with_name("ablations-nano.json")
 
 
 def main() -> None:
@@ -72,8 +74,11 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=[*ARMS, *YARDSTICKS])
     parser.add_argument("--jobs", type=int, default=2, help="cells side by side, one core each")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "improvement")
+    parser.add_argument("--ablations", action="store_true", help="the arms of ablations.py instead")
     add_cell_options(parser, "improvement-nano")
     options = parser.parse_args()
+    if options.ablations:
+        _ask_for_ablations(options, parser.get_default("results"))
     if options.cell:
         game, arm, seed = options.cell
         cell = (game, arm, int(seed))
@@ -92,7 +97,7 @@ def main() -> None:
             "versions": versions(),
             "plan": plan.as_dict(),
             "plan_hash": plan.identity(),
-            "arms": ARMS,
+            "arms": ABLATIONS if options.ablations else ARMS,
             "settings": options.extra,
             "simulated_continuations": simulated_q.CONTINUATIONS,
             "machine": machine("one core"),
@@ -100,7 +105,7 @@ def main() -> None:
         write_records(options.results, meta, with_regret(records))
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = [c for c in cells if c[1] in ARMS and c not in played]
+        runs = [c for c in cells if c[1] not in YARDSTICKS and c not in played]
         done = pool.map(lambda cell: launch(__file__, cell, options), runs)
         for cell in cells:  # here, while the cells run in processes of their own
             if cell[1] in YARDSTICKS and cell not in played:
