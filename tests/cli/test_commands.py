@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -296,6 +297,13 @@ def test_demo_shows_rounds_a_conversation_before_and_after_and_the_places(
     before, after = (f"ult-p100-r6-0, round {i}, replica 0" for i in (0, 2))
     assert done.stdout.index(before) < done.stdout.index(after), "the same kernel, in this order"
     assert "runs/demo" in done.stdout
+    told = re.search(
+        r"Held-out J of pi_2 against pi_0: (\S+) \(95% interval (\S+) to (\S+),", done.stdout
+    )
+    assert told is not None, done.stdout
+    mean, low, high = map(float, told.groups())
+    assert low <= mean <= high
+    assert ("the run made the policy better" in done.stdout) == (low > 0)
 
     again = call("demo")
     assert again.exit_code == 0, "a finished demo is shown again"

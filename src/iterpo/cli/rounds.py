@@ -40,6 +40,25 @@ def print_rounds(run: RunFacts) -> None:
     _print_updates(run)
     if run.best_round is not None:
         say(f"* best collected J in {run.plan.q.discount_unit} units: the policy to deploy")
+        say(_gain(run))
+
+
+def _gain(run: RunFacts) -> str:
+    from iterpo.experiments.results import heldout_gain
+
+    gain = heldout_gain(run)
+    if gain is None:
+        return "No update did better on the training kernels: pi_0 is still the policy to deploy."
+    if gain.low > 0:
+        told = "the run made the policy better"
+    elif gain.high < 0:
+        told = "the run made the policy worse"
+    else:
+        told = "the interval includes 0: this run can't tell whether the policy got better"
+    return (
+        f"Held-out J of pi_{run.best_round} against pi_0: {gain.mean:+.3f} (95% interval "
+        f"{gain.low:+.3f} to {gain.high:+.3f}, paired over {gain.clusters} kernels): {told}."
+    )
 
 
 def _counted(measurement: dict[str, Any]) -> str:

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from iterpo.artifacts import is_sealed, open_sealed
+from iterpo.domain import Split
 from iterpo.errors import ArtifactError, MissingDataError
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.loop import RESULT
 from iterpo.experiments.phases import TIMINGS
 from iterpo.experiments.plan import Plan, load_plan
+from iterpo.measure.compare import compare
+from iterpo.measure.intervals import Interval
+from iterpo.store import read_conversations
 
-__all__ = ["RoundFacts", "RunFacts", "read_run"]
+__all__ = ["RoundFacts", "RunFacts", "heldout_gain", "read_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,24 @@ def read_run(folder: Path) -> RunFacts:
         _best_round(folder / RESULT),
         _timings(folder / TIMINGS),
     )
+
+
+def heldout_gain(run: RunFacts) -> Interval | None:
+    """J of the best policy less that of pi_0 on held-out kernels, paired by kernel, at 95%.
+
+    The best policy was chosen on training kernels, so this comparison is not flattered.
+
+    Returns:
+        None before the run has ended, and where pi_0 is still the best.
+    """
+    if not run.best_round:
+        return None
+    first, best = (
+        read_conversations(run.folder / f"round-{i}" / "deploy" / Split.HELDOUT.value)
+        for i in (0, run.best_round)
+    )
+    found = compare(best, first, run.plan.q.gamma)
+    return found.J_message if run.plan.q.discount_unit == "message" else found.J_agent_turn
 
 
 def _best_round(path: Path) -> int | None:
