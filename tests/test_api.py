@@ -16,6 +16,9 @@ from iterpo.agents.base import Reply, Seat
 from iterpo.domain import Ending, Role, Sampling, View
 from iterpo.environments import make
 from iterpo.errors import IterpoError
+from iterpo.models import hub
+from iterpo.testing.tiny_model import tiny_model
+from methods.conftest import talk
 
 README = Path(__file__).parents[1] / "README.md"
 SMALLER = {
@@ -114,3 +117,13 @@ def test_collect_takes_names_policies_and_agents(game: Any) -> None:
 def test_collect_says_what_it_can_not_take(game: Any, arguments: Any, part: str) -> None:
     with pytest.raises(IterpoError, match=part):
         api.collect(**{"policy": "first-counter", "environment": game} | arguments)
+
+
+def test_fit_q_learns_from_all_of_a_batch_unless_a_judge_is_asked_for(tmp_path: Path) -> None:
+    """And its settings tell which: `iterpo improve --q` takes what they say as never seen."""
+    policy = hub.base_policy(str(tiny_model(tmp_path / "tiny")))
+    batch = [talk(i) for i in range(32)]
+    alone = api.fit_q(policy, batch, epochs=1, hidden=8)
+    assert (alone.report.rows, alone.config.judge_fraction) == (64, 0.0)
+    beside = api.fit_q(policy, batch, epochs=1, hidden=8, judge_fraction=0.25)
+    assert (beside.report.rows, beside.config.judge_fraction) == (48, 0.25)

@@ -130,7 +130,8 @@ def fit_q(
         policy: The policy that logged the batch; its weights are the frozen backbone.
         batch: Logged conversations.
         gamma: Discount per agent turn.
-        options: Further fields of ``policy_evaluation.base.QConfig``.
+        options: Further fields of ``policy_evaluation.base.QConfig``. ``judge_fraction`` is 0 here
+            unless given: no verdict follows that a judge could speak in.
 
     Returns:
         A reward ``(states, responses) -> scores``; ``.report`` says how far to trust it.
@@ -142,11 +143,13 @@ def fit_q(
     from iterpo.models.backbone import load
     from iterpo.policy_evaluation.base import QConfig
     from iterpo.policy_evaluation.monte_carlo import fit_q as fit
+    from iterpo.policy_evaluation.split import set_aside
 
-    config = QConfig(gamma=gamma, **options)
+    config = QConfig(gamma=gamma, **{"judge_fraction": 0.0, **options})
     if config.pool_rounds:
         raise ConfigError("pool_rounds: given for one batch; accepted: 0, or a run of rounds")
-    result = fit(load(policy), batch, config)
+    own, _ = set_aside(batch, config)  # a stored Q tells by its settings what it never saw
+    result = fit(load(policy), own, config)
     return result.q
 
 

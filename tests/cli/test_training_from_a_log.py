@@ -41,14 +41,14 @@ def walled(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def write_log(path: Path) -> None:
-    """Twelve conversations, worth 0 to 1.1, no two alike."""
+    """Forty conversations, worth 0 to 3.9, no two alike."""
     write_conversations(
         path,
         [
             replace(
                 conversation(f"k{i}"), outcome=Outcome(Ending.AGREED, i / 10), system=f"P1 pool={i}"
             )
-            for i in range(12)
+            for i in range(40)
         ],
     )
 
@@ -60,11 +60,13 @@ def test_fit_q_and_improve_work_from_a_file_without_any_game(tmp_path: Path, cal
     fitted = walled(
         tmp_path,
         *("fit-q", "log.jsonl", "--policy", "model", "--out", "work", "--gamma", "0.5"),
-        *("--set", "epochs=1", "--set", "judge_fraction=0.3", "--json"),
+        *("--set", "epochs=1", "--json"),
     )
     assert fitted.returncode == 0, fitted.stderr
     told = json.loads(fitted.stdout)
-    assert told["health"]["rows"] == 24, "three agent actions in each of eight of the twelve"
+    assert told["health"]["rows"] == 90, "three agent actions in each of thirty of the forty"
+    assert told["judge_conversations"] == 10
+    assert told["judge"] == "10 of 40 conversations are set aside for the judge of iterpo improve"
     manifest = json.loads((tmp_path / "work" / "q" / "manifest.json").read_text())
     assert manifest["facts"]["config"]["gamma"] == 0.5
 

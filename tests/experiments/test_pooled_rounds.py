@@ -30,13 +30,13 @@ SAMPLING = Sampling(max_new_tokens=4)
 def plan(tmp_path: Path) -> Plan:
     small = ["improve.steps=1", "improve.prompts_per_step=2", "improve.group_size=2"]
     small += ["improve.sampling.max_new_tokens=4", "rounds=2", "q.pool_rounds=2"]
-    small += ["q.judge_fraction=0.3", "q.pool_min_ess=0"]
+    small += ["q.judge_fraction=0.5", "q.pool_min_ess=0"]
     return load_plan("smoke", [f"policy.model={tiny_model(tmp_path / 'tiny')}", *small])
 
 
 def log(run: Path, plan: Plan, i: int, *, worse_by: float = 0.0) -> tuple[Conversation, ...]:
     """The log of round i, sampled by the policy that the run deploys then."""
-    talks = sampled_talks(policy_of_round(run, plan, i), 8, SAMPLING, i)
+    talks = sampled_talks(policy_of_round(run, plan, i), 16, SAMPLING, i)
     lost = [replace(c.outcome, reward=(c.outcome.reward or 0) - worse_by) for c in talks]
     talks = tuple(replace(c, outcome=o) for c, o in zip(talks, lost, strict=True))
     place = run / f"round-{i}" / "deploy" / "train"
@@ -63,10 +63,10 @@ def test_the_manifest_names_the_rounds_that_q_was_fitted_on(plan: Plan, tmp_path
     assert (first["pooled_rounds"], first["q_health"]["pooled"]) == ([], [])
     assert (second["batch_rounds"], second["pooled_rounds"]) == ([1], [0])
     (told,) = second["q_health"]["pooled"]
-    assert told["rows"] == 16
+    assert told["rows"] == 32
     # The policy has moved, so turn 1 is weighed and the last turn is not.
-    assert told["turns"][0]["ess"] < 8
-    assert told["turns"][1]["ess"] == pytest.approx(8)
+    assert told["turns"][0]["ess"] < 16
+    assert told["turns"][1]["ess"] == pytest.approx(16)
     off = replace(plan, q=replace(plan.q, pool_rounds=0))
     played(tmp_path / "off", off, (0.0, 0.0))
     assert "pooled_rounds" not in facts_of(tmp_path / "off", 1)

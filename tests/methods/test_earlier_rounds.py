@@ -23,7 +23,14 @@ from iterpo.testing.tiny_model import tiny_model
 from methods.conftest import IMPROVE, sampled_talks, talk
 
 WARM = Sampling(temperature=1.3, max_new_tokens=5)
-Q = QConfig(epochs=2, learning_rate=1e-2, hidden=16, pool_rounds=1, pool_min_ess=0.0)
+Q = QConfig(
+    epochs=2,
+    learning_rate=1e-2,
+    hidden=16,
+    judge_fraction=0.0,
+    pool_rounds=1,
+    pool_min_ess=0.0,
+)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from iterpo.methods.verdict import VerdictConfig
 from iterpo.methods.workspace import FolderWorkspace, Settings
 from iterpo.models.backbone import load
 from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_evaluation.split import set_aside
 from methods.conftest import IMPROVE, sampled_talks, talk
 
 Q = QConfig(epochs=2, learning_rate=1e-2, hidden=16, heads=2, judge_fraction=0.5)
@@ -178,9 +180,9 @@ def test_a_policy_that_did_not_move_is_unchanged(
 
 
 def test_pain_62_a_text_only_log_gets_a_judge_but_no_ratio(
-    policy: PolicyRef, batch: RoundBatch, tmp_path: Path
+    policy: PolicyRef, tmp_path: Path
 ) -> None:
-    found = judged(tmp_path, policy, batch.conversations).evidence
+    found = judged(tmp_path, policy, [talk(i) for i in range(16)]).evidence
     assert found.judge_gain is not None
     assert (found.off_policy, found.first_order) == (None, None)
     assert any("no token ids" in note for note in found.notes)
@@ -209,6 +211,23 @@ def test_without_a_judge_nothing_is_called_improved(
     assert found.verdict in ("unchanged", "refused")
     assert not found.evidence.independent
     assert not (tmp_path / "judge").exists()
+
+
+def test_a_log_too_small_for_a_judge_is_all_for_q_and_the_verdict_says_so(
+    policy: PolicyRef, batch: RoundBatch, tmp_path: Path
+) -> None:
+    """With the defaults, on eight conversations of which one alone succeeds."""
+    won = next(c.id for c in set_aside(batch.conversations, Q)[0])
+    talks = [
+        replace(c, outcome=replace(c.outcome, reward=float(c.id == won)))
+        for c in batch.conversations
+    ]
+    found = judged(tmp_path, policy, talks, QConfig(epochs=1))
+    assert json.loads((tmp_path / "q_health.json").read_text())["rows"] == 16
+    assert not found.evidence.independent
+    assert not (tmp_path / "judge").exists()
+    assert found.evidence.notes[0].startswith("too few conversations for a judge: judge_fraction")
+    assert found.verdict != "improved"
 
 
 def test_a_judge_that_cannot_be_fitted_is_told_and_the_update_goes_on(

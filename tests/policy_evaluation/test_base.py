@@ -1,4 +1,4 @@
-"""QConfig: the paper's numbers, and all mistakes at once."""
+"""QConfig: the recipe that held, and all mistakes at once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from iterpo.errors import ConfigError
 from iterpo.policy_evaluation.base import QConfig
 
 
-def test_table_3_of_the_paper():
+def test_the_defaults_are_the_recipe_that_held():
+    """Table 3 of the paper is a preset, and tested with plans."""
     config = QConfig()
     assert (config.gamma, config.learning_rate, config.epochs, config.batch_size) == (
         0.9,
-        1e-4,
-        3,
+        3e-4,
         8,
+        32,
     )
-    assert (config.hidden, config.dropout, config.heads, config.pooling) == (256, 0.1, 1, "final")
+    assert (config.hidden, config.dropout, config.heads) == (256, 0.1, 8)
+    assert config.pooling == "final_and_mean"
+    assert config.standardise
+    assert config.clamp
+    assert config.judge_fraction == 0.25
+    assert config.tune is None
+    assert (config.pessimism, config.pool_rounds, config.shuffle_returns) == (0.0, 0, False)
 
 
 def test_all_mistakes_are_named_at_once():
@@ -52,7 +59,7 @@ def test_it_imports_without_torch(module):
     ("changes", "told"),
     [
         pytest.param({"pessimism": -0.5, "heads": 4}, "pessimism is -0.5; it must be 0", id="sign"),
-        pytest.param({"pessimism": 1.0}, "one head has no spread", id="one head"),
+        pytest.param({"pessimism": 1.0, "heads": 1}, "one head has no spread", id="one head"),
         pytest.param({"judge_fraction": 0.95}, "judge_fraction is 0.95", id="all to the judge"),
     ],
 )

@@ -189,7 +189,7 @@ def test_scores_are_bounded_last_or_disagreement_beyond_the_bound_would_be_lost(
 
 def test_pessimism_is_part_of_the_reward_but_not_of_the_health_report(backbone, talk, rows):
     talks = [talk(i, 3, float(i % 2)) for i in range(6)]
-    config = QConfig(hidden=8, heads=4, learning_rate=1e-2)
+    config = QConfig(hidden=8, heads=4, learning_rate=1e-2, clamp=False)  # bounds could tie them
     mean = fit_q(backbone, talks, config)
     bound = fit_q(backbone, talks, dataclasses.replace(config, pessimism=1.0))
     assert bound.q.id == mean.q.id, "the same heads"

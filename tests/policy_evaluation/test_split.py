@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from iterpo.domain import Ending, Outcome
 from iterpo.policy_evaluation.base import QConfig
-from iterpo.policy_evaluation.split import content_sha256, hold_out, set_aside
+from iterpo.policy_evaluation.split import content_sha256, hold_out, set_aside, why_none_aside
 
 
 def test_pain_29_a_copy_under_a_new_id_cannot_straddle(talk):
@@ -62,19 +63,57 @@ def test_tiny_batches(talk, n, fraction, expected):
 
 
 def test_what_is_set_aside_for_the_judge_is_the_same_whatever_the_seed(talk):
-    talks = [talk(i, 2) for i in range(20)]
+    talks = [talk(i, 2) for i in range(40)]
     own, judges = set_aside(talks, QConfig(judge_fraction=0.3, seed=1))
-    assert (len(own), len(judges)) == (14, 6)
+    assert (len(own), len(judges)) == (28, 12)
+    assert why_none_aside(talks, QConfig(judge_fraction=0.3)) == ""
     assert sorted(c.id for c in own + judges) == sorted(c.id for c in talks)
     assert set_aside(talks, QConfig(judge_fraction=0.3, seed=2)) == (own, judges)
     assert {c.id for c in set_aside(talks[::-1], QConfig(judge_fraction=0.3))[1]} == {
         c.id for c in judges
     }
-    assert set_aside(talks, QConfig()) == (tuple(talks), ())
+    assert set_aside(talks, QConfig(judge_fraction=0.0)) == (tuple(talks), ())
+    assert why_none_aside(talks, QConfig(judge_fraction=0.0)) == "", "nobody asked for one"
 
 
 def test_pain_29_judge_and_q_share_no_kernel_where_the_split_is_by_kernel(talk):
-    talks = [talk(i, 2) for i in range(20)]
+    talks = [talk(i, 2) for i in range(40)]
     own, judges = set_aside(talks, QConfig(judge_fraction=0.3, split_by="kernel"))
     assert judges
     assert not {c.kernel_id for c in own} & {c.kernel_id for c in judges}
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 0), (12, 0), (28, 0), (32, 8), (100, 25)])
+def test_a_small_log_is_all_for_q_and_says_so(talk, n, expected):
+    """A quarter by default, but never fewer than 8 for the judge."""
+    talks = [talk(i, 2, float(i % 2)) for i in range(n)]
+    own, judges = set_aside(talks, QConfig())
+    assert (len(own), len(judges)) == (n - expected, expected)
+    assert bool(why_none_aside(talks, QConfig())) == (expected == 0)
+
+
+def test_conversations_without_a_reward_do_not_count_for_the_judge(talk):
+    talks = [talk(i, 2, float(i % 2)) for i in range(40)]
+    _, judges = set_aside(talks, QConfig())
+    failed = Outcome(Ending.INFRASTRUCTURE_FAILURE, None)
+    left = {c.id for c in judges[:3]}  # of ten
+    spoiled = [dataclasses.replace(c, outcome=failed) if c.id in left else c for c in talks]
+    assert set_aside(spoiled, QConfig()) == (tuple(spoiled), ())
+    assert "0.25 sets 7 of 37 aside, and 8 or more are needed" in why_none_aside(spoiled, QConfig())
+
+
+def test_the_only_success_of_a_log_is_not_taken_from_q(talk):
+    """What Q could be fitted to with all of a log must not fail for want of the judge's share."""
+    plain = [talk(i, 2, 0.0) for i in range(40)]
+    _, judges = set_aside(plain, QConfig())
+    assert len(judges) == 10, "with one outcome everywhere Q fails either way, and says why itself"
+    lucky = judges[0].id
+    talks = [talk(i, 2, float(f"c{i}" == lucky)) for i in range(40)]
+    assert set_aside(talks, QConfig()) == (tuple(talks), ())
+    assert "30 others all have one outcome" in why_none_aside(talks, QConfig())
+
+
+def test_a_log_of_copies_has_no_judge(talk):
+    talks = [dataclasses.replace(talk(0, 2), id=f"c{i}") for i in range(40)]
+    assert set_aside(talks, QConfig()) == (tuple(talks), ())
+    assert "copies or of one kernel" in why_none_aside(talks, QConfig())

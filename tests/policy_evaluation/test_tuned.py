@@ -27,6 +27,9 @@ from iterpo.policy_evaluation.upper_bound import UpperBound
 
 SPEC = LoraSpec(r=4, alpha=8)
 HEAD = QConfig(
+    pooling="final",
+    standardise=False,
+    clamp=False,
     hidden=16,
     heads=2,
     learning_rate=1e-2,

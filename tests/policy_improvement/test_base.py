@@ -15,11 +15,14 @@ from iterpo.policy_improvement.base import ImproveConfig, improve
 from iterpo.policy_improvement.grpo import check_grpo_fields, state_names
 
 
-def test_the_defaults_are_those_of_the_paper() -> None:
+def test_the_defaults_are_the_recipe_that_held() -> None:
+    """The paper's values are a preset, and tested with plans; these are both."""
     config = ImproveConfig()
     assert config.mistakes() == []
     assert (config.lora.r, config.lora.alpha) == (64, 64)
     assert (config.learning_rate, config.group_size, config.beta) == (1e-5, 8, 0.0)
+    assert (config.kl_target, config.kl_stop, config.std_floor) == (1.0, None, 0.05)
+    assert (config.sampling.temperature, config.sampling.top_p) == (1.0, 1.0)
 
 
 def test_every_mistake_is_listed_at_once() -> None:

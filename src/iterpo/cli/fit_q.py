@@ -32,8 +32,9 @@ def command(
 ) -> None:
     """Fit Q to the returns of logged conversations; no game and no simulator is touched.
 
-    Writes OUT/q (the value head) and OUT/q_health.json. --set takes the keys of a plan's `q`
-    section.
+    Writes OUT/q (the value head) and OUT/q_health.json. A share of the conversations is set aside
+    for the judge of `iterpo improve` (judge_fraction; 0 fits on all). --set takes the keys of a
+    plan's `q` section.
     """
     from iterpo.artifacts import is_sealed
     from iterpo.config import override, parse
@@ -43,6 +44,7 @@ def command(
     from iterpo.methods.workspace import Settings as Operators
     from iterpo.models.checkpoints import load_policy
     from iterpo.policy_evaluation.base import QConfig
+    from iterpo.policy_evaluation.split import set_aside, why_none_aside
     from iterpo.store import read_conversations
 
     config = parse(QConfig, override({"gamma": gamma}, settings or ()), "the settings of Q")
@@ -53,15 +55,22 @@ def command(
     batch = read_conversations(log)
     ref = load_policy(policy)
     q = FolderWorkspace(out, Operators(q=config)).fit_q(ref, RoundBatch(ref.round, batch, ref))
-    _print_health(q, out, as_json)
+    aside = len(set_aside(batch, config)[1])
+    told = why_none_aside(batch, config)
+    if aside:
+        told = (
+            f"{aside} of {len(batch)} conversations are set aside for the judge of iterpo improve"
+        )
+    _print_health(q, out, (aside, told), as_json)
 
 
-def _print_health(q: QFunction, out: Path, as_json: bool) -> None:
+def _print_health(q: QFunction, out: Path, judge: tuple[int, str], as_json: bool) -> None:
     import json
 
     health: dict[str, Any] = json.loads((out / "q_health.json").read_text())
     if as_json:
-        print_json({"q": str(out / "q"), "policy": q.backbone.policy.id, "health": health})
+        facts = {"q": str(out / "q"), "policy": q.backbone.policy.id, "health": health}
+        print_json({**facts, "judge_conversations": judge[0], "judge": judge[1]})
         return
     names = ("pearson", "spearman", "r2", "mse", "variance", "slope")
     rows = [
@@ -69,4 +78,6 @@ def _print_health(q: QFunction, out: Path, as_json: bool) -> None:
         for part, key in (("held-out", "fit"), ("fitted on", "train_fit"))
     ]
     print_table(f"Q from {health['rows']} rows", ("conversations", *names), rows)
+    if judge[1]:
+        say(judge[1])
     say(f"Q is in {out / 'q'}; next: iterpo improve LOG --q {out / 'q'} --policy ... --out {out}")

@@ -15,7 +15,7 @@ __all__ = ["EXAMPLES", "NAME", "command"]
 NAME = "improve"
 EXAMPLES = examples(
     "iterpo improve logs.jsonl --q work/q --policy nano --out work",
-    "iterpo improve logs.jsonl --q work/q --policy nano --out work --set beta=0.5 --set steps=24",
+    "iterpo improve logs.jsonl --q work/q --policy nano --out work --set steps=24",
 )
 
 
@@ -30,7 +30,7 @@ def command(
     """Improve a policy on the logged states with Q as the reward; no simulator is touched.
 
     Writes OUT/policy, an adapter that any --policy option takes, and says whether it is better as
-    far as the log can tell: that needs a Q fitted with `--set judge_fraction=0.3`. --set takes the
+    far as the log can tell: from the conversations that `iterpo fit-q` set aside. --set takes the
     keys of a plan's `improve` section.
     """
     from iterpo.artifacts import is_sealed

@@ -167,8 +167,9 @@ class CollectPlan:
     """Seed that chooses the kernels (Table 2)."""
     kernels: Literal["fixed", "fresh"] = "fixed"
     """`fixed`: the same kernels in every round, as in the paper; `fresh`: new ones each round."""
-    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.7, top_p=0.9))
-    """How the policy samples; all that is not given here is neutral."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How the policy samples; all that is not given here is neutral. Temperature 1 without a
+    nucleus keeps later rounds explorable, and lets off-policy estimates weigh what was said."""
     concurrency: int = 128
     """Conversations that advance together and share generate calls; part of the identity, since
     batching changes rounding."""
@@ -215,7 +216,7 @@ class HeldoutPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a run depends on (Algorithm 1 with the settings of Tables 2 and 3)."""
+    """All that a run depends on (Algorithm 1); Tables 2 and 3 are the preset ``paper``."""
 
     name: str = "run"
     """What the run is called; names its default folder, changes no result."""

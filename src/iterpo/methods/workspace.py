@@ -23,7 +23,7 @@ from iterpo.models.checkpoints import read_policy, save_policy
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
 from iterpo.policy_evaluation.qfunction import KIND, QFunction
-from iterpo.policy_evaluation.split import set_aside
+from iterpo.policy_evaluation.split import set_aside, why_none_aside
 from iterpo.policy_improvement.base import ImproveConfig
 from iterpo.policy_improvement.grpo import improve
 from iterpo.store import METRICS, MetricsTable
@@ -144,6 +144,8 @@ class FolderWorkspace:
         gc.collect()
         backbone = self._backbone(old, None)
         judge, notes = self._judge(old, aside)
+        none_aside = why_none_aside(batch.conversations, settings.q)
+        notes = (none_aside,) if none_aside else notes
         stored = self.folder / "q"
         fitted = (self.stored_q(old, stored) if is_sealed(stored) else None, judge)
         found = weigh(backbone, asked, heard, fitted, config)
@@ -157,8 +159,7 @@ class FolderWorkspace:
         """A second Q, fitted only on what was set aside; None where that can't be learnt from."""
         q = self.settings.q
         if not aside:
-            copies = "all conversations are copies or of one kernel: none can be set aside"
-            return None, (copies,) if q.judge_fraction > 0 else ()
+            return None, ()
         config = replace(
             q,
             judge_fraction=0.0,

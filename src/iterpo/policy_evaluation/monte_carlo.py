@@ -88,7 +88,8 @@ def fit_q(
     Args:
         backbone: Frozen policy of the round.
         conversations: Logged under that policy; text-only logs will do, log-probs are not needed.
-        config: Settings; None for the paper's.
+            All are fitted on: what is for a judge is taken out before (``split.set_aside``).
+        config: Settings; None for the defaults.
         record: Gets per-epoch values: ``report/mse``, ``report/heldout_mse``, then, counted on,
             ``final/mse`` of the refit.
         earlier: Logs of other policies to be fitted on too, each row by its importance weight.

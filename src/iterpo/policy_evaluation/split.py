@@ -6,13 +6,15 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from iterpo.domain import Conversation, derive
+from iterpo.domain import Conversation, action_indices, derive
 from iterpo.policy_evaluation.base import QConfig, SplitUnit
 
-__all__ = ["content_sha256", "hold_out", "set_aside", "unrelated"]
+__all__ = ["content_sha256", "hold_out", "set_aside", "unrelated", "why_none_aside"]
 
 # A stream of its own: with the seed of the health report's split, judge and report would coincide.
 _JUDGE = derive("judge")
+# What is learnt from fewer is noise, and Q, which could use them, has few itself.
+_FEWEST = 8
 
 
 def content_sha256(conversation: Conversation) -> str:
@@ -50,13 +52,16 @@ def set_aside(
     """What Q is fitted on, and what only the judge is fitted on (``QConfig.judge_fraction``).
 
     The choice does not depend on ``config.seed``: whoever fits Q again, with another seed in
-    another round, sets the same conversations aside.
+    another round, sets the same conversations aside. All are for Q where ``why_none_aside`` has a
+    reason.
     """
-    chosen = hold_out(conversations, config.judge_fraction, config.split_by, _JUDGE)
-    return (
-        tuple(c for i, c in enumerate(conversations) if i not in chosen),
-        tuple(c for i, c in enumerate(conversations) if i in chosen),
-    )
+    own, aside = _parted(conversations, config)
+    return (tuple(conversations), ()) if _objection(own, aside, config) else (own, aside)
+
+
+def why_none_aside(conversations: Sequence[Conversation], config: QConfig) -> str:
+    """Why none are set aside though the settings ask for a judge; empty if that is not so."""
+    return _objection(*_parted(conversations, config), config)
 
 
 def unrelated(
@@ -68,6 +73,45 @@ def unrelated(
     return tuple(
         c.kernel_id not in kernels and content_sha256(c) not in contents for c in conversations
     )
+
+
+def _parted(
+    conversations: Sequence[Conversation], config: QConfig
+) -> tuple[tuple[Conversation, ...], tuple[Conversation, ...]]:
+    chosen = hold_out(conversations, config.judge_fraction, config.split_by, _JUDGE)
+    return (
+        tuple(c for i, c in enumerate(conversations) if i not in chosen),
+        tuple(c for i, c in enumerate(conversations) if i in chosen),
+    )
+
+
+def _objection(own: Sequence[Conversation], aside: Sequence[Conversation], config: QConfig) -> str:
+    """Rewards are looked at, not returns: Q and the verdict may differ in the discount."""
+    if config.judge_fraction == 0:
+        return ""
+    if not aside:
+        return "all conversations are copies or of one kernel: none can be set aside for a judge"
+    left, gone = _rewards(own), _rewards(aside)
+    if len(gone) < _FEWEST:
+        return (
+            f"too few conversations for a judge: judge_fraction {config.judge_fraction:g} sets "
+            f"{len(gone)} of {len(left) + len(gone)} aside, and {_FEWEST} or more are needed"
+        )
+    if len(set(left)) < 2 and len({*left, *gone}) > 1:
+        return (
+            f"no judge: without the {len(gone)} conversations for it, the {len(left)} others all "
+            "have one outcome, and Q could not be fitted"
+        )
+    return ""
+
+
+def _rewards(conversations: Sequence[Conversation]) -> list[float | None]:
+    """Of those that Q can learn from."""
+    return [
+        c.outcome.reward
+        for c in conversations
+        if c.outcome.ending.scored and action_indices(c.turns)
+    ]
 
 
 def _groups(conversations: Sequence[Conversation], unit: SplitUnit) -> dict[str, list[int]]:

@@ -51,7 +51,10 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 
 @dataclass(frozen=True, slots=True)
 class ImproveConfig:
-    """How a policy is improved; defaults follow the paper where it states a value."""
+    """How a policy is improved.
+
+    The defaults are the recipe that held in our benchmark; the paper's is the preset ``paper``.
+    """
 
     operator: str = "grpo"
     """Name in ``OPERATORS``."""
@@ -70,15 +73,18 @@ class ImproveConfig:
     learning_rate: float = 1e-5
     """Peak learning rate."""
     beta: float = 0.0
-    """Weight of the KL term to the policy that collected the batch; 0 switches it off. With
-    ``candidate_temperatures`` the term is the mean over the candidates at the policy's own one."""
-    kl_target: float | None = None
+    """Weight of the KL term to the policy that collected the batch. With ``kl_target`` it is the
+    weight at the target, where 0 means 1; without, it stays the same, and 0 switches the term off.
+    With ``candidate_temperatures`` the term is the mean over the candidates at the policy's own
+    one."""
+    kl_target: float | None = 1.0
     """KL to the round's policy, in nats per response, at which the phase settles: the weight of the
     KL term is then ``beta`` (1 if that is 0) at the target, next to nothing well below and a few
     hundred times as much at twice the target. None: the weight stays ``beta``."""
     kl_stop: float | None = None
     """KL to the round's policy, in nats per response, that ends the phase. The result is the latest
-    policy that was measured within it; the one after the last step is measured too. None: never."""
+    policy that was measured within it; the one after the last step is measured too. None: never. It
+    must be above ``kl_target``, where there is one."""
     kl_share: float | None = None
     """Share of a step's states, at least one, at whose candidates KL is measured, at two forward
     passes each. None: 1/2 where ``kl_target`` or ``kl_stop`` depend on it, else 1/8. 0: never."""
@@ -92,7 +98,7 @@ class ImproveConfig:
     (1.0, 1.0, 1.3, 1.6): rare responses are then tried. Advantages are weighted by the ratio of the
     policy to that mixture, which keeps the gradient that of the policy at ``sampling.temperature``.
     That one must be among them: its share p bounds the ratio by 1 / p. Empty: that one alone."""
-    std_floor: float = 1e-3
+    std_floor: float = 0.05
     """Floor under the standard deviation of a group, in reward units; keeps the noise of a
     learned reward from being blown up to unit size."""
     std_epsilon: float = 1e-4
@@ -160,10 +166,14 @@ class ImproveConfig:
         if None not in (self.kl_target, self.kl_stop) and self.kl_stop <= self.kl_target:  # type: ignore[operator]
             found.append(
                 f"kl_stop is {self.kl_stop!r} with kl_target {self.kl_target!r}; it must be above "
-                "the target, or the phase ends before it gets there"
+                "the target, or the phase ends before it gets there; kl_target null leaves the "
+                "stop alone"
             )
         if self.kl_share == 0 and (self.kl_target is not None or self.kl_stop is not None):
-            found.append("kl_share is 0, but kl_target and kl_stop need KL to be measured")
+            found.append(
+                f"kl_share is 0, but kl_target ({self.kl_target!r}) and kl_stop "
+                f"({self.kl_stop!r}) need KL to be measured; give a share, or set both to null"
+            )
         return found
 
     def _temperature_mistakes(self) -> list[str]:
