@@ -34,7 +34,10 @@ OPTIMISM = [
     ("settings", "named"),
     [
         ([OPTIMISM[0], "q.heads=2"], r"q\.off_policy: given 'refuse' with collect\.optimism; acc"),
-        (OPTIMISM[:2], r"collect\.optimism\.scale: given 1\.5 with q\.heads 1; one head has no"),
+        (
+            [*OPTIMISM[:2], "q.heads=1"],
+            r"collect\.optimism\.scale: given 1\.5 with q\.heads 1; one head has no",
+        ),
         ([*OPTIMISM, "collect.optimism.share=1"], r"collect\.optimism\.share: given 1.*below 1"),
         (
             [*OPTIMISM, "collect.sampling.temperature=0"],
