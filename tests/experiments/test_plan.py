@@ -120,7 +120,7 @@ RECIPE = {
     "improve.sampling.temperature": 1.0,
     "improve.sampling.top_p": 1.0,
     "improve.micro_batch": 32,
-    "improve.kl_target": 1.0,
+    "improve.kl_target": 2.0,
     "improve.std_floor": 0.05,
 }
 

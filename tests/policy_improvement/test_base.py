@@ -21,7 +21,7 @@ def test_the_defaults_are_the_recipe_that_held() -> None:
     assert config.mistakes() == []
     assert (config.lora.r, config.lora.alpha) == (64, 64)
     assert (config.learning_rate, config.group_size, config.beta) == (1e-5, 8, 0.0)
-    assert (config.kl_target, config.kl_stop, config.std_floor) == (1.0, None, 0.05)
+    assert (config.kl_target, config.kl_stop, config.std_floor) == (2.0, None, 0.05)
     assert (config.sampling.temperature, config.sampling.top_p) == (1.0, 1.0)
 
 

@@ -77,7 +77,7 @@ class ImproveConfig:
     weight at the target, where 0 means 1; without, it stays the same, and 0 switches the term off.
     With ``candidate_temperatures`` the term is the mean over the candidates at the policy's own
     one."""
-    kl_target: float | None = 1.0
+    kl_target: float | None = 2.0
     """KL to the round's policy, in nats per response, at which the phase settles: the weight of the
     KL term is then ``beta`` (1 if that is 0) at the target, next to nothing well below and a few
     hundred times as much at twice the target. None: the weight stays ``beta``."""
