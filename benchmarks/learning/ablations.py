@@ -51,4 +51,5 @@ OPTIONS_ON: dict[str, list[str]] = {
 
 ABLATIONS = GUARDS_OFF | OPTIONS_ON
 GAMES = ("ultimatum", "deal_or_no_deal")
-ROUNDS = "rounds=2"
+ROUNDS = "rounds=3"
+"""Pooling and roll-back act from the second update on."""

@@ -9,7 +9,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from iterpo.artifacts import write_atomic
 from iterpo.domain import Split
 from iterpo.experiments import phases
+from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.loop import RESULT, run
 from iterpo.experiments.plan import Plan, load_plan
 
@@ -65,14 +66,15 @@ def folder_of(out: Path, cell: Cell) -> Path:
     return out / "-".join(map(str, cell))
 
 
-def finished(out: Path, cell: Cell) -> bool:
-    """Whether all rounds of a cell are done."""
-    return (folder_of(out, cell) / RESULT).exists()
+def finished(out: Path, cell: Cell, plan: Plan) -> bool:
+    """Whether all rounds of a cell are done, by this very plan."""
+    folder = folder_of(out, cell)
+    return (folder / RESULT).exists() and load_plan(folder / PLAN).identity() == plan.identity()
 
 
 def play_here(plan: Plan, folder: Path) -> None:
     """All rounds of a cell, its phases in this process: torch is loaded once."""
-    begun = (folder / "plan.yaml").exists()
+    begun = (folder / PLAN).exists()
     run(
         plan,
         folder,
@@ -82,9 +84,7 @@ def play_here(plan: Plan, folder: Path) -> None:
 
 
 def launch(script: str, cell: Cell, options: argparse.Namespace, more: Iterable[str] = ()) -> None:
-    """Play a cell, if it is not finished, by the ``--cell`` of a script; its log lies beside it."""
-    if finished(options.out, cell):
-        return
+    """Play a cell, or go on with it, by the ``--cell`` of a script; its log lies beside it."""
     command = [sys.executable, script, "--cell", *map(str, cell), "--out", str(options.out), *more]
     for setting in options.extra:
         command += ["--set", setting]
@@ -112,17 +112,23 @@ def write_records(
     write_atomic(path, json.dumps({"meta": meta, "records": records}, indent=1) + "\n")
 
 
-def records_by_cell(path: Path, plan_hash: str) -> dict[Cell, list[dict[str, Any]]]:
-    """What a file of records holds of the same plan, so that run folders need not be kept."""
-    if not path.exists():
-        return {}
-    stored = json.loads(path.read_text())
-    if stored["meta"]["plan_hash"] != plan_hash:
-        return {}
+def records_by_cell(
+    path: Path, plan_of: Callable[[Cell], Plan]
+) -> dict[Cell, list[dict[str, Any]]]:
+    """What a file of records holds of the same plans, so that run folders need not be kept."""
     found: dict[Cell, list[dict[str, Any]]] = {}
-    for row in stored["records"]:
+    for row in json.loads(path.read_text())["records"] if path.exists() else ():
         found.setdefault((row["game"], row["arm"], row["seed"]), []).append(row)
-    return found
+    return {
+        cell: rows
+        for cell, rows in found.items()
+        if cell[1] != "base" and rows[0]["plan"] == short(plan_of(cell))
+    }
+
+
+def short(plan: Plan) -> str:
+    """Which plan a record is of."""
+    return plan.identity()[:12]
 
 
 def mean_se(values: Sequence[float]) -> str:
@@ -133,7 +139,8 @@ def mean_se(values: Sequence[float]) -> str:
 
 def rows_of(folder: Path, cell: Cell) -> list[dict[str, Any]]:
     """Flat records of a finished run."""
-    result = json.loads((folder / "result.json").read_text())
+    result = json.loads((folder / RESULT).read_text())
+    plan = short(load_plan(folder / PLAN))
     timings = [json.loads(t) for t in (folder / "timings.jsonl").read_text().splitlines()]
     game, arm, seed = cell
     rows = []
@@ -143,7 +150,7 @@ def rows_of(folder: Path, cell: Cell) -> list[dict[str, Any]]:
         for split in Split:
             row = {"game": game, "arm": arm, "seed": seed, "round": i, "split": split.value}
             row |= {"selected": i == result["best_round"], **measured(facts[split.value])}
-            rows.append({**row, **made, "wall_s": round(wall, 1)})
+            rows.append({**row, **made, "wall_s": round(wall, 1), "plan": plan})
     return rows
 
 
@@ -171,23 +178,33 @@ def _made(update: Path) -> dict[str, Any]:
 
 
 def with_regret(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Adds the arm `base` and the share of the regret of base that each row closes."""
+    """Adds the arm `base`, and to each row the gain and the share of the regret that it closes.
+
+    Both count from round 0 of the same arm and seed, since an arm that samples otherwise starts
+    elsewhere; fixed agents are compared with `base`, round 0 of `iterpo`.
+    """
     rounds0 = [r for r in records if r["arm"] == "iterpo" and r["round"] == 0]
     base = [{**r, "arm": "base", "selected": True} for r in rounds0]
-    start = {(r["game"], r["seed"], r["split"]): r["J_agent_turn"] for r in base}
+    learning = {r["arm"] for r in records if r["round"] > 0}
+    starts = {
+        (r["game"], r["arm"], r["seed"], r["split"]): r["J_agent_turn"]
+        for r in [*records, *base]
+        if r["round"] == 0
+    }
     out = []
     for row in [*records, *base]:
-        j0 = start.get((row["game"], row["seed"], row["split"]))
+        arm = row["arm"] if row["arm"] in learning else "base"
+        j0 = starts.get((row["game"], arm, row["seed"], row["split"]))
+        gain = None if j0 is None else row["J_agent_turn"] - j0
         room = None if j0 is None else row["J_star"] - j0
-        closed = (row["J_agent_turn"] - j0) / room if j0 is not None and room else None
-        out.append({**row, "regret_closed": closed})
+        closed = gain / room if gain is not None and room else None
+        out.append({**row, "gain": gain, "regret_closed": closed})
     return sorted(out, key=lambda r: (r["game"], r["arm"], r["seed"], r["round"], r["split"]))
 
 
 def summarise(records: list[dict[str, Any]]) -> str:
     """Held-out J by round, gain of the selected round and regret closed, by game and arm."""
     held = [r for r in records if r["split"] == "heldout"]
-    base = {(r["game"], r["seed"]): r["J_agent_turn"] for r in held if r["arm"] == "base"}
     lines = []
     for game, arm in sorted({(r["game"], r["arm"]) for r in held}):
         mine = [r for r in held if (r["game"], r["arm"]) == (game, arm)]
@@ -196,10 +213,9 @@ def summarise(records: list[dict[str, Any]]) -> str:
             f"{statistics.fmean(r['J_agent_turn'] for r in mine if r['round'] == k):.3f}"
             for k in rounds
         )
-        chosen = [r for r in mine if r["selected"] and (game, r["seed"]) in base]
-        gains = [r["J_agent_turn"] - base[game, r["seed"]] for r in chosen]
+        chosen = [r for r in mine if r["selected"] and r["gain"] is not None]
+        gain = f"{mean_se([r['gain'] for r in chosen])} ({len(chosen)} seeds)" if chosen else "-"
         closed = [r["regret_closed"] for r in chosen if r["regret_closed"] is not None]
-        gain = f"{mean_se(gains)} ({len(gains)} seeds)" if gains else "-"
         told = f"closed {statistics.fmean(closed):.2f}" if closed else ""
         lines.append(f"{game:16} {arm:17} J {path}   gain {gain}  {told}")
     return "\n".join(lines)

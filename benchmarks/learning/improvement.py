@@ -2,7 +2,8 @@
 
     python benchmarks/learning/improvement.py --seeds 5 --jobs 2
 
-Arms: `iterpo` (improvement.yaml), `paper-recipe` (the paper's plain Q, step size and sampling),
+Arms: `iterpo` (improvement.yaml), `paper-recipe` (the paper's plain Q, sampling and step size,
+which is one for a 7B model and hardly moves nano), `paper-recipe-our-steps` (the same with ours),
 `shuffled-returns` (returns permuted before Q is fitted: a gain that survives this is not Q's),
 `simulated-q` (candidates valued by playing on: what an exact Q would do), and the yardsticks `base`
 (pi_0 of the iterpo run), `first-counter` and `oracle`. A cell is a process; finished cells are
@@ -14,16 +15,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import simulated_q  # registers the arm's method
-from ablations import ABLATIONS, PAPER, ROUNDS
+from ablations import ABLATIONS, GUARDS_OFF, PAPER, ROUNDS
 from ablations import GAMES as ABLATION_GAMES
 from cells import (
     GAMES,
     ROOT,
+    Cell,
     add_cell_options,
     cell_plan,
     cells_of,
@@ -47,6 +50,7 @@ PLAN = Path(__file__).with_name("improvement.yaml")
 ARMS: dict[str, list[str]] = {
     "iterpo": [],
     "paper-recipe": PAPER,
+    "paper-recipe-our-steps": GUARDS_OFF["paper-recipe-our-steps"],
     "shuffled-returns": ["q.shuffle_returns=true"],
     "simulated-q": ["method.name=simulated_q", "q.judge_fraction=0"],
 }
@@ -57,13 +61,14 @@ def plan_of(game: str, arm: str, seed: int, extra: Iterable[str] = ()) -> Plan:
     return cell_plan(PLAN, game, (ARMS | ABLATIONS).get(arm, []), seed, extra)
 
 
-def _ask_for_ablations(options: argparse.Namespace, usual: Path) -> None:
-    options.arms = ["iterpo", *ABLATIONS]
+def _ask_for_ablations(options: argparse.Namespace, usual: Callable[[str], Any]) -> None:
+    if options.arms == usual("arms"):
+        options.arms = ["iterpo", *ABLATIONS]
     options.games = [g for g in options.games if g in ABLATION_GAMES]
     options.extra = [ROUNDS, *options.extra]
-    options.out = options.out.with_name("ablations")
-    if options.results == usual:
-        options.results = usual.with_name("ablations-nano.json")
+    for name, place in (("out", "ablations"), ("results", "ablations-nano.json")):
+        if getattr(options, name) == usual(name):
+            setattr(options, name, usual(name).with_name(place))
 
 
 def main() -> None:
@@ -78,21 +83,25 @@ def main() -> None:
     add_cell_options(parser, "improvement-nano")
     options = parser.parse_args()
     if options.ablations:
-        _ask_for_ablations(options, parser.get_default("results"))
+        _ask_for_ablations(options, parser.get_default)
     if options.cell:
         game, arm, seed = options.cell
         cell = (game, arm, int(seed))
         play_here(plan_of(*cell, options.extra), folder_of(options.out, cell))
         return
     cells = cells_of(options)
-    plan = plan_of("ultimatum", "iterpo", 0, options.extra)
-    played = records_by_cell(options.results, plan.identity())
+
+    def planned(cell: Cell) -> Plan:
+        return plan_of(*cell, options.extra)
+
+    plan = planned(("ultimatum", "iterpo", 0))
+    played = records_by_cell(options.results, planned)
 
     def write() -> None:
         for cell in cells:
-            if finished(options.out, cell):
+            if cell not in played and finished(options.out, cell, planned(cell)):
                 played[cell] = rows_of(folder_of(options.out, cell), cell)
-        records = [row for cell, rows in played.items() if cell[1] != "base" for row in rows]
+        records = [row for rows in played.values() for row in rows]
         meta = {
             "versions": versions(),
             "plan": plan.as_dict(),
@@ -104,12 +113,13 @@ def main() -> None:
         }
         write_records(options.results, meta, with_regret(records))
 
+    write()
     with ThreadPoolExecutor(options.jobs) as pool:
         runs = [c for c in cells if c[1] not in YARDSTICKS and c not in played]
         done = pool.map(lambda cell: launch(__file__, cell, options), runs)
         for cell in cells:  # here, while the cells run in processes of their own
             if cell[1] in YARDSTICKS and cell not in played:
-                played[cell] = yardstick_rows(plan_of(*cell, options.extra), cell)
+                played[cell] = yardstick_rows(planned(cell), cell)
         for _ in done:
             write()
     write()

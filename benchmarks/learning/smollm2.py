@@ -98,7 +98,7 @@ def write(
     for cell in cells:
         if cell in played:
             records += played[cell]
-        elif finished(options.out, cell):
+        elif finished(options.out, cell, plan_of(cell, options, warm_start(options)[1])):
             records += rows_of(folder_of(options.out, cell), cell)
     settings, folder = warm_start(options)
     made = json.loads(folder.with_suffix(".json").read_text())
@@ -122,7 +122,9 @@ def write(
 
 def write_transcripts(cells: list[Cell], options: argparse.Namespace) -> None:
     """Side by side, for every finished cell of the arms that learn."""
-    done = [c for c in cells if c[1] in ARMS and finished(options.out, c)]
+    pi_0 = warm_start(options)[1]
+    learnt = [c for c in cells if c[1] in ARMS]
+    done = [c for c in learnt if finished(options.out, c, plan_of(c, options, pi_0))]
     parts = [side_by_side(folder_of(options.out, c), c, options.transcripts) for c in done]
     path = options.out / "transcripts.md"
     title = "# SmolLM2-135M before and after\n\nA: the agent. P: the scripted partner.\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, cast
 
-from cells import Cell, measured
+from cells import Cell, measured, short
 
 from iterpo import environments
 from iterpo.agents.base import AgentFactory
@@ -38,6 +38,8 @@ def yardstick_rows(plan: Plan, cell: Cell) -> list[dict[str, Any]]:
         )
         facts = measure(played, plan.q.gamma).to_dict()
         wall = time.monotonic() - begun
-        row = {"game": game, "arm": arm, "seed": seed, "round": 0, "split": split.value}
-        rows.append({**row, **measured(facts), "selected": True, "wall_s": round(wall, 3)})
+        row: dict[str, Any] = {"game": game, "arm": arm, "seed": seed, "round": 0}
+        row["split"] = split.value
+        row |= {"selected": True, "wall_s": round(wall, 3), "plan": short(plan)}
+        rows.append(row | measured(facts))
     return rows
