@@ -1,7 +1,9 @@
 """A GRPO step: iterpo's against stock TRL's, same model, adapter, prompts, group and lengths.
 
-One warm step and one timed step a repeat, by turns, in one process. `trl` is TRL with its defaults,
-`trl-kept-activations` the same without gradient checkpointing, which TRL switches on. Run it as
+One warm step and one timed step a repeat, by turns, in one process. `iterpo` does what `trl` does,
+`iterpo-guarded` also measures the distance to the round's policy in every step and holds it, as the
+defaults have it. `trl` is TRL with its defaults, `trl-kept-activations` the same without gradient
+checkpointing, which TRL switches on. Run it as
 
     python benchmarks/speed/grpo_step.py --model smollm2-135m --dtype bfloat16
 
@@ -75,7 +77,9 @@ def mixed(texts: Sequence[str]) -> list[float]:
     return [len(set(text)) % 7 / 7 for text in texts]
 
 
-def ours(args: argparse.Namespace, backbone: Backbone, clock: Clock) -> dict[str, Any]:
+def ours(
+    args: argparse.Namespace, guard: dict[str, Any], backbone: Backbone, clock: Clock
+) -> dict[str, Any]:
     states = [
         State(f"c{i}", f"k{i}", 1, messages_of(backbone, i, args.prompt_tokens))
         for i in range(args.prompts)
@@ -98,6 +102,7 @@ def ours(args: argparse.Namespace, backbone: Backbone, clock: Clock) -> dict[str
         steps=2,
         learning_rate=1e-6,
         clipped_ratio_alarm=1.0,
+        **guard,
     )
     with tempfile.TemporaryDirectory() as folder:
         result = improve(backbone, states, reward, config, workdir=Path(folder), record=record)
@@ -202,7 +207,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sides", nargs="+", default=["iterpo", "trl"])
+    parser.add_argument("--sides", nargs="+", default=["iterpo", "iterpo-guarded", "trl"])
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
@@ -210,7 +215,8 @@ def main() -> None:
     names = ("model", "dtype", "prompts", "group", "prompt_tokens", "new_tokens", "rank", "threads")
     settings = {name: getattr(args, name) for name in names}
     steps: dict[str, Step] = {
-        "iterpo": partial(ours, args),
+        "iterpo": partial(ours, args, {"kl_target": None, "kl_share": 0}),
+        "iterpo-guarded": partial(ours, args, {}),
         "trl": partial(stock, args, {}),
         "trl-kept-activations": partial(stock, args, {"gradient_checkpointing": False}),
     }
