@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -128,9 +129,14 @@ def gflop_per_token(backbone: Backbone) -> float:
 
 
 def messages_of(backbone: Backbone, index: int, tokens: int) -> tuple[Message, ...]:
-    """A conversation whose prompt has about ``tokens`` tokens, another one for each index."""
+    """A conversation whose prompt has about ``tokens`` tokens, other words for each index.
+
+    The words come in another order from the first one on: prompts that begin alike would share
+    part of their prefill on our side only.
+    """
     said = Message("user", f"Hello! I can pay ${100 + index} for it.")
     words = (TEXT * (1 + tokens // 10)).split()
+    random.Random(index).shuffle(words)
     low, high = 0, len(words)
     while low < high:  # the longest that fits
         middle = (low + high + 1) // 2
