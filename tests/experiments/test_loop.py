@@ -17,7 +17,7 @@ from iterpo.experiments.events import Event, Report, decode, encode
 from iterpo.experiments.ledger import LEDGER, Ledger
 from iterpo.experiments.loop import run
 from iterpo.experiments.plan import PartnerPlan, Plan
-from iterpo.experiments.results import read_run
+from iterpo.experiments.results import heldout_gain, read_run
 
 PLAN = Plan(rounds=2, stop_when_q_converged=0.1)
 
@@ -54,6 +54,34 @@ def test_phases_run_in_the_order_of_algorithm_1_and_the_best_round_is_kept(tmp_p
     assert result.best_round == 1
     assert not result.converged
     assert len(result.rounds) == 3
+
+
+@pytest.mark.parametrize(
+    ("policies", "j", "n", "best"),
+    [
+        pytest.param("aab", (0.5, 0.9, 0.8), (4, 4, 4), 2, id="a lucky second round of pi_0"),
+        pytest.param("aab", (0.5, 0.9, 0.6), (4, 4, 4), 0, id="pi_0 in both rounds"),
+        pytest.param("aab", (0.5, 0.9, 0.75), (1, 3, 4), 0, id="weighed by conversations: 0.8"),
+        pytest.param("abb", (0.5, 0.6, 0.9), (4, 4, 4), 1, id="the first round of the best"),
+    ],
+)
+def test_a_policy_deployed_in_several_rounds_is_judged_by_all_of_them(
+    tmp_path: Path, policies: str, j: tuple[float, ...], n: tuple[int, ...], best: int
+) -> None:
+    def phase(folder: Path, key: str, lock_fd: int, report: Report) -> None:
+        facts: dict[str, object] = {}
+        if key.endswith("deploy"):
+            i = int(key[6])
+            told = {"J_agent_turn": {"mean": j[i], "n": n[i]}}
+            facts = {"policy": policies[i], "train": told, "round": i}
+        write_atomic(folder / key / "x.txt", key)
+        seal(folder / key, key.rpartition("/")[2], facts)
+
+    assert run(PLAN, tmp_path / "r", execute=phase).best_round == best
+    found = read_run(tmp_path / "r")
+    assert found.best_round == best
+    if policies[1] == "a":
+        assert heldout_gain(replace(found, best_round=1)) is None, "pi_0 against pi_0 is no gain"
 
 
 def test_it_stops_when_q_has_converged(tmp_path: Path) -> None:

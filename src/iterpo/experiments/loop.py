@@ -30,7 +30,8 @@ class RunResult:
     rounds: tuple[dict[str, Any], ...]
     """Facts of every deployed policy pi_0 … pi_K: measurements on train and held-out kernels."""
     best_round: int
-    """Round with the highest collected J: the policy to deploy (section 4.3)."""
+    """Round of the policy with the highest collected J, the one to deploy (section 4.3): its first,
+    where it was deployed in several."""
     converged: bool
     """Whether the run stopped early because Q had converged."""
 
@@ -80,7 +81,7 @@ def run(
             if converged:
                 break
         deployed.append(once(f"round-{len(deployed)}/deploy"))
-        best = max(range(len(deployed)), key=lambda i: _collected_j(plan, deployed[i]))
+        best = _best(plan, deployed)
         summary = {"best_round": best, "converged": converged, "rounds": deployed}
         write_atomic(folder / RESULT, json.dumps(summary, indent=1, sort_keys=True) + "\n")
     return RunResult(folder, tuple(deployed), best, converged)
@@ -93,6 +94,19 @@ def _converged(plan: Plan, update: dict[str, Any]) -> bool:
     return limit is not None and change is not None and change < limit
 
 
-def _collected_j(plan: Plan, facts: dict[str, Any]) -> float:
-    """J on the training kernels in the unit of training; ties go to the earlier round."""
-    return float(facts["train"][f"J_{plan.q.discount_unit}"]["mean"])
+def _best(plan: Plan, deployed: list[dict[str, Any]]) -> int:
+    """First round of the policy with the highest J on training kernels; ties go to the earlier.
+
+    J is in the unit of training and over all that a policy was deployed on: with a round of its
+    own for each deployment, one that was kept would have several tickets in the draw.
+    """
+    logs: dict[str, list[tuple[int, float, float]]] = {}  # by policy: round, samples, J
+    for i, facts in enumerate(deployed):
+        told = facts["train"][f"J_{plan.q.discount_unit}"]
+        name = facts.get("policy", f"round {i}")
+        logs.setdefault(name, []).append((i, float(told.get("n", 1)), float(told["mean"])))
+
+    def pooled(log: list[tuple[int, float, float]]) -> float:
+        return sum(n * j for _, n, j in log) / sum(n for _, n, _ in log)
+
+    return max(logs.values(), key=pooled)[0][0]

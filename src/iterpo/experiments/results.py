@@ -46,7 +46,7 @@ class RunFacts:
     rounds: tuple[RoundFacts, ...]
     """Deployed policies so far."""
     best_round: int | None
-    """Round with the highest collected J; None before the run has ended."""
+    """First round of the policy with the highest collected J; None before the run has ended."""
     timings: tuple[dict[str, Any], ...]
     """Wall-clock seconds and peak memory by phase, in the order in which they ran."""
 
@@ -89,9 +89,13 @@ def heldout_gain(run: RunFacts) -> Interval | None:
     The best policy was chosen on training kernels, so this comparison is not flattered.
 
     Returns:
-        None before the run has ended, and where pi_0 is still the best.
+        None before the run has ended, and where pi_0 is still the best, also if it was deployed
+        again in a later round.
     """
     if not run.best_round:
+        return None
+    names = [run.rounds[i].deploy.get("policy", i) for i in (0, run.best_round)]
+    if names[0] == names[1]:  # an earlier version chose among rounds, not policies
         return None
     first, best = (
         read_conversations(run.folder / f"round-{i}" / "deploy" / Split.HELDOUT.value)
