@@ -255,6 +255,18 @@ def test_no_states_no_verdict(policy: PolicyRef, batch: RoundBatch, tmp_path: Pa
     assert FolderWorkspace(tmp_path, settings).verdict(policy, policy, batch) is None
 
 
+def test_without_a_verdict_nothing_is_set_aside(
+    policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path
+) -> None:
+    """A judge that nobody asks would cost Q its share of the conversations."""
+    batch = RoundBatch(0, talks, policy)
+    assert set_aside(talks, Q)[1], "with a verdict there would be a judge"
+    settings = Settings(Q, ONE_STEP, verdict=VerdictConfig(states=0))
+    FolderWorkspace(tmp_path, settings).fit_q(policy, batch)
+    rows = sum(len(decisions(c, Q.gamma)) for c in talks)
+    assert json.loads((tmp_path / "q_health.json").read_text())["rows"] == rows
+
+
 def test_a_batch_of_explored_conversations_only_is_unchanged_and_told(
     policy: PolicyRef, tmp_path: Path
 ) -> None:

@@ -72,6 +72,8 @@ class FolderWorkspace:
     def __init__(self, folder: Path, settings: Settings, progress: Progress = quiet) -> None:
         """Nothing is loaded before it is needed."""
         self.folder = folder
+        if settings.verdict.states == 0:  # nobody would ask a judge: all conversations are for Q
+            settings = replace(settings, q=replace(settings.q, judge_fraction=0.0))
         self.settings = settings
         self._progress = progress
         self._loaded: dict[tuple[str, str | None], Backbone] = {}
