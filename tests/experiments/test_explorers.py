@@ -27,6 +27,7 @@ OPTIMISM = [
     "collect.optimism={share: 0.5, candidates: 4, scale: 1.5, within: 1}",
     "q.off_policy=drop",
     "q.heads=3",
+    "rounds=2",
 ]
 
 
@@ -43,6 +44,7 @@ OPTIMISM = [
             [*OPTIMISM, "collect.sampling.temperature=0"],
             r"collect\.optimism: given with collect\.sampling\.temperature 0",
         ),
+        ([*OPTIMISM, "rounds=1"], r"collect\.optimism: given with rounds 1.*rounds of 2 or more"),
         ([*OPTIMISM, "collect.optimism.candidates=1"], r"collect\.optimism\.candidates: given 1"),
     ],
 )
@@ -52,7 +54,7 @@ def test_a_plan_that_it_can_not_work_in_is_refused(settings: list[str], named: s
 
 
 def test_without_a_spread_one_head_will_do() -> None:
-    load_plan("smoke", [*OPTIMISM[:2], "collect.optimism.scale=0"])
+    load_plan("smoke", [*OPTIMISM[:2], "rounds=2", "collect.optimism.scale=0"])
 
 
 def test_plans_without_it_are_what_they_were_before_it_existed() -> None:
@@ -80,9 +82,9 @@ def test_an_unset_option_that_earlier_versions_lacked_is_no_part_of_the_identity
 
 
 def _plan() -> Plan:
-    small = ["collect.scenarios=6", "heldout.scenarios=3", "collect.concurrency=4", "rounds=2"]
+    small = ["collect.scenarios=6", "heldout.scenarios=3", "collect.concurrency=4"]
     quick = ["improve.steps=1", "improve.prompts_per_step=2", "improve.group_size=2"]
-    return load_plan("smoke", [*small, *quick, *OPTIMISM])
+    return load_plan("smoke", [*small, *quick, *OPTIMISM, "rounds=3"])
 
 
 def _here(folder: Path, key: str, lock_fd: int, report: Report) -> None:
@@ -151,6 +153,17 @@ def test_later_rounds_say_what_the_last_q_finds_most_promising(
         chosen = max(range(4), key=lambda k: scores[k] or 0.0)
         agreed += row.response == drafts[chosen]
     assert agreed == len(said)
+
+
+def test_nothing_is_explored_where_no_q_is_fitted_afterwards(finished: tuple[Path, Plan]) -> None:
+    """All conversations of the last policy measure it."""
+    folder, plan = finished
+    told = _facts(folder, plan.rounds)
+    assert (told["optimism"]["drawn"], told["optimism"]["q_round"]) == (0, None)
+    assert "after the last round" in told["optimism"]["why"]
+    log = read_conversations(folder / f"round-{plan.rounds}/deploy/train")
+    assert {c.exploration for c in log} == {None}
+    assert told["train"]["n_scored"] == len(log)
 
 
 def test_q_is_fitted_to_the_rows_that_are_its_own(finished: tuple[Path, Plan]) -> None:

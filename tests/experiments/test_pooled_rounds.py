@@ -24,6 +24,7 @@ from iterpo.testing.tiny_model import tiny_model
 from methods.conftest import sampled_talks
 
 SAMPLING = Sampling(max_new_tokens=4)
+POOLED = ("rounds=2", "q.pool_rounds=1")
 
 
 @pytest.fixture
@@ -144,19 +145,21 @@ def test_a_text_only_round_is_told_and_not_pooled(plan: Plan, tmp_path: Path) ->
     ],
 )
 def test_a_plan_whose_logs_could_never_be_weighed_is_refused(sampling: str) -> None:
-    load_plan("smoke", ["q.pool_rounds=1"])
+    load_plan("smoke", [*POOLED])
     load_plan("smoke", [sampling])
+    with pytest.raises(ConfigError, match=r"q\.pool_rounds: given with rounds 1; .*2 or more"):
+        load_plan("smoke", ["rounds=1", "q.pool_rounds=1"])
     with pytest.raises(
         ConfigError, match=r"q\.pool_rounds: given 1 with .*accepted: 0, or .*top_p"
     ):
-        load_plan("smoke", ["q.pool_rounds=1", sampling])
-    load_plan("smoke", ["q.pool_rounds=1", sampling, "method.name=st_grpo"])
-    load_plan("smoke", ["q.pool_rounds=1", sampling, "q.gamma=0"])
+        load_plan("smoke", [*POOLED, sampling])
+    load_plan("smoke", [*POOLED, sampling, "method.name=st_grpo"])
+    load_plan("smoke", [*POOLED, sampling, "q.gamma=0"])
 
 
 def test_settings_of_an_option_that_is_off_leave_a_plan_what_it_was() -> None:
-    off = load_plan("smoke", [])
-    assert load_plan("smoke", ["q.pool_min_ess=0.3"]).identity() == off.identity()
-    on = load_plan("smoke", ["q.pool_rounds=1"])
+    off = load_plan("smoke", ["rounds=2"])
+    assert load_plan("smoke", ["rounds=2", "q.pool_min_ess=0.3"]).identity() == off.identity()
+    on = load_plan("smoke", [*POOLED])
     assert on.identity() != off.identity()
-    assert load_plan("smoke", ["q.pool_rounds=1", "q.pool_min_ess=0.3"]).identity() != on.identity()
+    assert load_plan("smoke", [*POOLED, "q.pool_min_ess=0.3"]).identity() != on.identity()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from iterpo.artifacts import open_sealed
-from iterpo.domain import PolicyRef, Sampling
+from iterpo.domain import PolicyRef, Sampling, decisions
 from iterpo.experiments.events import ignore
 from iterpo.experiments.loop import run
 from iterpo.experiments.phases import execute
@@ -21,7 +21,9 @@ from iterpo.methods.verdict import VerdictConfig
 from iterpo.methods.workspace import FolderWorkspace, Settings
 from iterpo.models.backbone import load
 from iterpo.policy_evaluation.base import QConfig, TuneConfig
+from iterpo.policy_evaluation.continuation import first_own_return
 from iterpo.policy_evaluation.split import set_aside
+from iterpo.store import read_conversations
 from methods.conftest import IMPROVE, sampled_talks
 
 TUNE = TuneConfig(r=4, alpha=8, learning_rate=5e-3, epochs=2)
@@ -83,20 +85,25 @@ def test_the_policy_that_is_improved_carries_nothing_of_the_critic(
 
 
 def test_a_tiny_run_of_the_loop_with_optimism(tmp_path: Path) -> None:
-    """Two rounds; the second explores by the tuned Q of the first, its adapter on an adapter."""
-    small = ["collect.scenarios=6", "heldout.scenarios=3", "rounds=2"]
+    """Three rounds; the third explores by the tuned Q of the second, its adapter on an adapter."""
+    small = ["collect.scenarios=6", "heldout.scenarios=3", "rounds=3"]
     quick = ["improve.steps=1", "improve.prompts_per_step=2", "improve.group_size=2"]
     tuned = ["q.tune={r: 4, alpha: 8, epochs: 1}", "q.heads=2", "q.off_policy=drop"]
     optimism = ["collect.optimism={share: 0.5, candidates: 3, within: 1}", "verdict.states=4"]
     plan = load_plan("smoke", [*small, *quick, *tuned, *optimism])
     run(plan, tmp_path / "run", execute=lambda folder, key, _, report: execute(folder, key, report))
     facts = read_run(tmp_path / "run")
-    assert [r.deploy["optimism"]["q_round"] for r in facts.rounds] == [None, 0, 1]
+    assert [r.deploy["optimism"]["q_round"] for r in facts.rounds] == [None, 0, 1, None]
     assert facts.rounds[2].deploy["optimism"]["said"] > 0
-    for i in (0, 1):
+    for i in range(3):
         place = tmp_path / f"run/round-{i}/update/q"
         assert (place / "critic.safetensors").is_file()
         assert open_sealed(place)["facts"]["config"]["tune"]["r"] == 4
         health = facts.rounds[i].update["q_health"]  # type: ignore[index]
-        assert health["train_fit"]["mse"] >= 0
-    execute(tmp_path / "run", "round-1/deploy", ignore)  # found as it is
+        log = read_conversations(tmp_path / f"run/round-{i}/deploy/train")
+        rows = [decisions(c, 0.9)[first_own_return(c, 0.9) - 1 :] for c in log]
+        assert health["rows"] == sum(map(len, rows))
+    place = tmp_path / "run/round-2/deploy"
+    stored = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    execute(tmp_path / "run", "round-2/deploy", ignore)  # found as it is
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == stored

@@ -15,6 +15,7 @@ def unusable_exploration(
     optimism: OptimismConfig | None,
     sampling: Sampling,
     q: QConfig,
+    rounds: int,
 ) -> list[str]:
     """What stands against it, a line for each mistake.
 
@@ -23,6 +24,7 @@ def unusable_exploration(
         optimism: Optimistic messages of the collection.
         sampling: How the policy samples there.
         q: How Q is fitted.
+        rounds: How often.
     """
     found = []
     for name, config in (("explore", explore), ("optimism", optimism)):
@@ -38,7 +40,14 @@ def unusable_exploration(
                 f"collect.{name}.share: given 1.0; accepted in a plan: below 1, since J of the "
                 "policy is measured on what it says itself"
             )
-    return found if optimism is None else found + _unable(optimism, sampling, q)
+    if optimism is None:
+        return found
+    if rounds == 1:
+        found.append(
+            "collect.optimism: given with rounds 1, where no Q is there before the only update; "
+            "accepted: rounds of 2 or more, or collect.optimism=null"
+        )
+    return found + _unable(optimism, sampling, q)
 
 
 def _unable(optimism: OptimismConfig, sampling: Sampling, q: QConfig) -> list[str]:

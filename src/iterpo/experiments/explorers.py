@@ -52,11 +52,13 @@ def explorers(table: Table, plan: Plan, folder: Path, i: int, style: Style) -> E
         table: With the policy's own agents.
         plan: What is explored.
         folder: Run folder, with the Q of the rounds before.
-        i: Round.
+        i: Round; the one after the last planned update is only measured, so it is not explored.
         style: Wording of the game's prompts.
     """
     explore, optimism = plan.collect.explore, plan.collect.optimism
     agent = table.agent
+    if i == plan.rounds:
+        return Explorers(table, why="no Q is fitted after the last round, so nothing was explored")
     if explore is not None:
         agent = Exploring(agent, explore, style)
     if optimism is None:

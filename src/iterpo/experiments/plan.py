@@ -180,11 +180,11 @@ class CollectPlan:
     round stops; resuming plays only the blocks with failures again."""
     explore: PersonaConfig | None = None
     """Personas that the agent takes on in a share of the training conversations (section 3.4),
-    never on held-out kernels; null: none. Needs `q.off_policy: drop`."""
+    never on held-out kernels or after the last update; null: none. Needs `q.off_policy: drop`."""
     optimism: OptimismConfig | None = None
     """In a share of the training conversations one message is the draft of several that the last
     round's Q finds most promising, uncertainty included; null: none. Needs `q.off_policy: drop`;
-    has no effect in round 0, and holds a second copy of the weights from round 1 on."""
+    acts from round 1 up to the last update, and holds a second copy of the weights there."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -266,7 +266,9 @@ class Plan:
         found += self._too_few_to_split()
         found += self._unusable_pooling()
         collect = self.collect
-        found += unusable_exploration(collect.explore, collect.optimism, collect.sampling, self.q)
+        found += unusable_exploration(
+            collect.explore, collect.optimism, collect.sampling, self.q, self.rounds
+        )
         if self.method.name == "st_grpo" and self.q.discount_unit == "message":
             found.append(
                 "q.discount_unit: given 'message'; accepted with st_grpo: agent_turn, since at "
@@ -288,6 +290,8 @@ class Plan:
 
     def _unusable_pooling(self) -> list[str]:
         sampling = self.collect.sampling
+        if self.q.pool_rounds and self.rounds == 1:
+            return ["q.pool_rounds: given with rounds 1; accepted: 0, or rounds of 2 or more"]
         myopic = self.q.gamma == 0 or self.method.name == "st_grpo"  # needs no weights
         if not self.q.pool_rounds or myopic or (sampling.temperature and not sampling.reshaped):
             return []
