@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from iterpo.artifacts import build, seal
 from iterpo.experiments.events import Report
 from iterpo.experiments.loop import run as run_plan
 from iterpo.experiments.plan import load_plan
+from iterpo.measure.intervals import Interval
 
 GAIN = {"mean": 0.05, "se": 0.01, "low": 0.02, "high": 0.08, "n": 9, "clusters": 5}
 EVIDENCE = {"judge_gain": GAIN, "off_policy": {**GAIN, "ess": 61.5}, "kl": 0.25, "unseen_new": 0.07}
@@ -78,6 +81,66 @@ def test_verdicts_and_lineage_are_told(
     row = next(line for line in text.splitlines() if "r1-cccc" in line)
     assert "r0-base" in row
     assert row.count("-") >= 5, "a dash for what is not known"
+
+
+@pytest.mark.parametrize(
+    ("gain", "told"),
+    [
+        (
+            Interval(0.1, 0.02, 0.06, 0.14, 8, 4),
+            "Held-out J of pi_3 against pi_0: +0.100 (95% interval +0.060 to +0.140, paired over 4 "
+            "kernels): the run made the policy better.",
+        ),
+        (
+            Interval(-0.1, 0.02, -0.14, -0.06, 8, 4),
+            "Held-out J of pi_3 against pi_0: -0.100 (95% interval -0.140 to -0.060, paired over 4 "
+            "kernels): the run made the policy worse.",
+        ),
+        (
+            Interval(0.1, 0.05, 0.0, 0.2, 8, 4),
+            "Held-out J of pi_3 against pi_0: +0.100 (95% interval +0.000 to +0.200, paired over 4 "
+            "kernels): the interval includes 0: this run can't tell whether the policy got better.",
+        ),
+        (
+            Interval(0.1, math.nan, -math.inf, math.inf, 2, 1),
+            "Held-out J of pi_3 against pi_0: +0.100 on a single kernel, which has no interval: "
+            "this run can't tell whether the policy got better.",
+        ),
+        (
+            None,
+            "No update did better on the training kernels: pi_0 is still the policy to deploy.",
+        ),
+    ],
+    ids=["better", "worse", "includes 0", "one kernel", "pi_0"],
+)
+def test_the_gain_is_told_in_words_that_its_interval_allows(
+    call: Call,
+    run_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gain: Interval | None,
+    told: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("iterpo.experiments.results.heldout_gain", lambda run: gain)
+    lines = call("show", run_folder, "--rounds").stdout
+    assert told in " ".join(lines.split())
+
+
+def test_where_no_update_is_better_the_table_says_to_keep_pi_0(call: Call, tmp_path: Path) -> None:
+    """From a run, not from a gain that is put in: pi_1 is worse on the training kernels."""
+
+    def phase(folder: Path, key: str, lock_fd: int, report: Report) -> None:
+        fake_phase(folder, key, lock_fd, report)
+        if key == "round-1/deploy":
+            manifest = folder / key / "manifest.json"
+            told = json.loads(manifest.read_text())
+            told["facts"]["train"]["J_agent_turn"]["mean"] = 0.1
+            manifest.write_text(json.dumps(told))
+
+    run_plan(load_plan("smoke"), tmp_path / "run", execute=phase)
+    text = call("show", tmp_path / "run", "--rounds").stdout
+    assert "pi_0 is still the policy to deploy" in " ".join(text.split())
+    assert "pi_0 *" in text
 
 
 def test_the_q_of_a_round_that_was_rolled_back_scores_none_of_its_turns(

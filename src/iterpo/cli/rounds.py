@@ -49,6 +49,11 @@ def _gain(run: RunFacts) -> str:
     gain = heldout_gain(run)
     if gain is None:
         return "No update did better on the training kernels: pi_0 is still the policy to deploy."
+    if gain.clusters < 2:
+        return (
+            f"Held-out J of pi_{run.best_round} against pi_0: {gain.mean:+.3f} on a single kernel, "
+            "which has no interval: this run can't tell whether the policy got better."
+        )
     if gain.low > 0:
         told = "the run made the policy better"
     elif gain.high < 0:
