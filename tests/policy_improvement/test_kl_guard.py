@@ -6,12 +6,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from iterpo.domain import derive
 from iterpo.errors import ConfigError
-from iterpo.models.backbone import load
+from iterpo.models.backbone import attach_lora, load
 from iterpo.models.checkpoints import save_policy
+from iterpo.policy_improvement.candidates import Batch
 from iterpo.policy_improvement.kl_guard import KlGuard
-from policy_improvement.runs import BASE, STATES, Run, Stopped, difference, share_of_w7, stops_at
+from iterpo.policy_improvement.observer import Observer, Passes
+from policy_improvement.runs import (
+    BASE,
+    STATES,
+    Run,
+    Stopped,
+    difference,
+    share_of_w7,
+    stops_at,
+    weights,
+)
 from policy_improvement.tiny import MakeBackbone
 
 DRIVEN = replace(BASE, steps=20, group_size=8, kl_share=1.0)
@@ -55,6 +68,33 @@ def test_a_stop_gives_back_the_latest_policy_measured_within_it(
     # Row s tells the policy before update s, so the first row beyond the limit is done + 2.
     assert sorted(run.rows) == list(range(1, done + 3))
     assert kl(run)[done] <= 1.0 < kl(run)[done + 1]
+
+
+@pytest.mark.parametrize("steps", [4, 1])
+def test_a_first_measurement_beyond_the_limit_gives_back_the_policy_of_the_start(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Candidates at several temperatures may leave a batch without one that KL is measured on."""
+    observe = Observer.observe
+
+    def spy(self: Observer, batch: Batch, step: int, passes: Passes) -> dict[str, float]:
+        own = batch.own
+        batch.own = torch.zeros_like(own) if step == 0 else own
+        with monkeypatch.context() as without:
+            without.setattr(Batch, "monitors", lambda *_: {})
+            found = observe(self, batch, step, passes)
+        batch.own = own
+        return found
+
+    monkeypatch.setattr(Observer, "observe", spy)
+    config = replace(DRIVEN, steps=steps, kl_stop=1e-4)
+    backbone = make_backbone()
+    begun = attach_lora(backbone, config.lora, derive(config.seed, "improve", "lora"))
+    before = weights(begun)
+    run = Run(make_backbone(), tmp_path, config, share_of_w7)
+    assert "kl_response" not in run.rows[1]
+    assert (run.result.steps, run.result.counts["kl_stopped"]) == (0, 1)
+    assert difference(run.weights(), before) == 0
 
 
 def test_the_policy_after_the_last_step_is_measured_too(

@@ -58,14 +58,16 @@ class Observer:
     kl_weight: float
     """Weight of the KL term in the loss of the current batch."""
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
-    """The adapter that was last measured within ``kl_stop``."""
+    """The adapter that was last measured within ``kl_stop``; at first the one that begins."""
 
     @classmethod
     def of(cls, job: Job, tally: Tally) -> Observer:
         """For a phase that begins."""
         config = job.config
         guard = KlGuard(config.beta, config.kl_target, config.kl_stop)
-        return cls(job, tally, Watch(config.drift), guard, config.beta)
+        # A batch may measure nothing, so the first measurement may already be beyond the limit.
+        kept = adapter_of(job.model) if config.kl_stop is not None else {}
+        return cls(job, tally, Watch(config.drift), guard, config.beta, kept)
 
     def observe(self, batch: Batch, step: int, passes: Passes) -> dict[str, float]:
         """Monitors of a batch that the policy after ``step`` steps drew; follows its KL."""
