@@ -33,16 +33,18 @@ def _reading(backbone: Backbone, first: int) -> Callable[..., Scores]:
     return reward
 
 
-@pytest.mark.parametrize(("read", "left"), [(16, 0), (12, 4)])
+@pytest.mark.parametrize(("read", "left", "multiple"), [(16, 0, 1), (12, 4, 1), (12, 4, 8)])
 def test_states_that_the_reward_read_give_the_same_reference(
     make_backbone: MakeBackbone,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     read: int,
     left: int,
+    multiple: int,
 ) -> None:
-    plain = Run(make_backbone(), tmp_path / "plain", HELD)
-    free = Run(make_backbone(), tmp_path / "free", replace(HELD, beta=0.0))
+    held = replace(HELD, grpo={**HELD.grpo, "pad_to_multiple_of": multiple})
+    plain = Run(make_backbone(), tmp_path / "plain", held)
+    free = Run(make_backbone(), tmp_path / "free", replace(held, beta=0.0))
     rows: list[int] = []
     pass_of = _trl._Trainer._get_per_token_logps_and_entropies
 
@@ -53,7 +55,7 @@ def test_states_that_the_reward_read_give_the_same_reference(
 
     monkeypatch.setattr(_trl._Trainer, "_get_per_token_logps_and_entropies", spy)
     backbone = make_backbone()
-    kept = Run(backbone, tmp_path / "kept", HELD, _reading(backbone, read))
+    kept = Run(backbone, tmp_path / "kept", held, _reading(backbone, read))
     assert rows == ([left] * 3 if left else [])
     assert plain.rows[3]["kl"] > 1e-3
     assert kept.rows[3]["kl"] == pytest.approx(plain.rows[3]["kl"], rel=1e-3)

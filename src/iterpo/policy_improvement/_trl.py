@@ -47,12 +47,7 @@ from iterpo.policy_improvement.observer import Observer, Passes
 from iterpo.policy_improvement.penalties import entropy_term, kl_term
 from iterpo.policy_improvement.reporting import Reporter, batch_metrics
 from iterpo.policy_improvement.resume import checkpoint_facts, newest_checkpoint, seal_checkpoint
-from iterpo.policy_improvement.shared_prompt import (
-    agree,
-    can_share,
-    response_logps,
-    shared_logps,
-)
+from iterpo.policy_improvement.shared_prompt import agree, can_share, response_logps, shared_logps
 
 __all__ = ["check_fields", "train"]
 
@@ -320,22 +315,23 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
 
     def _reference_logps(self, out: dict[str, Any]) -> torch.Tensor:
         """Log-probs (N, T) under the policy that collected the batch, adapter included."""
-        ids, mask = ("prompt_ids", "completion_ids"), ("prompt_mask", "completion_mask")
-        known, states = self._batch.kept(self.job, self._kept)
-        known = known.to(out["completion_ids"].device)
-        found = torch.zeros(out["completion_ids"].shape, device=known.device)
+        ids, mask = (
+            torch.cat([out[f"prompt_{kind}"], out[f"completion_{kind}"]], dim=1)
+            for kind in ("ids", "mask")
+        )
+        n = out["completion_ids"].size(1)
+        known, states = self._batch.kept(self.job, self._kept, n)
+        known = known.to(ids.device)
+        found = torch.zeros(len(ids), n, device=ids.device)
         with frozen(self.job.backbone):
             if states is not None:
-                own = (out[both[1]][known] for both in (ids, mask))
+                own = ids[known, -n:], mask[known, -n:]
                 found[known] = response_logps(self.model, states, *own)[0]
             if bool(known.all()):
                 return found
+            size = self.args.per_device_train_batch_size
             logps, _, _ = self._get_per_token_logps_and_entropies(
-                self.model,
-                torch.cat([out[name][~known] for name in ids], dim=1),
-                torch.cat([out[name][~known] for name in mask], dim=1),
-                found.size(1),
-                batch_size=self.args.per_device_train_batch_size,
+                self.model, ids[~known], mask[~known], n, batch_size=size
             )
         found[~known] = logps
         return found

@@ -65,13 +65,15 @@ class Batch:
         ids, mask = (torch.cat(both, 1).to(device) for both in zip(prompts, said, strict=True))
         return Responses(ids, mask, said[0].size(1))
 
-    def kept(self, job: Job, found: KeptStates) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Which candidates' states were kept (N,), and the states (n, C, d) that predict those."""
+    def kept(
+        self, job: Job, found: KeptStates, width: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Which candidates' states were kept (N,), and those states, padded to (n, width, d)."""
         prompts = [job.prompts.ids[i] for i in self.indices]
         said = [r.token_ids or () for r in self.responses]
         states = [found.of(p, r) for p, r in zip(prompts, said, strict=True)]
         known = [s for s in states if s is not None]
-        blank = torch.zeros(max(map(len, said)), known[0].size(1)) if known else torch.empty(0)
+        blank = torch.zeros(width, known[0].size(1)) if known else torch.empty(0)
         together = [*known, blank.to(known[0])] if known else []
         whole = torch.nn.utils.rnn.pad_sequence(together, batch_first=True)[:-1] if known else None
         return torch.tensor([s is not None for s in states]), whole
