@@ -128,6 +128,17 @@ def test_what_stands_against_vllm_is_told_before_a_run(
     assert not vllm.started
 
 
+@pytest.mark.parametrize("setting", ["policy.dtype=float32", "collect.sampling.temperature=2.5"])
+def test_auto_plays_what_vllm_would_refuse_with_the_local_sampler(
+    vllm: type[LLM], tiny: Path, tmp_path: Path, setting: str
+) -> None:
+    given = plan(tiny, "policy.sampler=auto", setting)
+    module.preflight(tmp_path, given, "preflight", ignore)
+    rollout.deploy(tmp_path / "a", given, KEY, ignore)
+    assert open_sealed(tmp_path / "a" / KEY)["facts"]["sampler"] == "local"
+    assert not vllm.started
+
+
 def test_vllm_that_is_not_there_is_asked_for_in_vain(tiny: Path, tmp_path: Path) -> None:
     if find_spec("vllm"):
         pytest.skip("vLLM is installed here")

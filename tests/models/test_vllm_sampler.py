@@ -284,6 +284,24 @@ def test_which_sampler_a_setting_means(
     assert str(chosen) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("sampling", "dtype", "chosen"),
+    [
+        (Sampling(), "bfloat16", "vllm"),
+        (Sampling(), "float32", "local"),
+        (Sampling(temperature=0.005), "auto", "local"),
+        (Sampling(temperature=2.5), "auto", "local"),
+    ],
+)
+def test_auto_does_without_vllm_what_vllm_would_refuse(
+    monkeypatch: pytest.MonkeyPatch, sampling: Sampling, dtype: str, chosen: str
+) -> None:
+    monkeypatch.setattr(engines, "vllm_version", lambda: "0.31.0")
+    monkeypatch.setattr(engines, "_has_gpu", lambda: True)
+    assert choose_sampler("auto", sampling=sampling, dtype=dtype) == chosen
+    assert choose_sampler("vllm", sampling=sampling, dtype=dtype) == "vllm"  # refused by its check
+
+
 def test_vllm_is_imported_when_an_engine_starts_and_not_before() -> None:
     code = (
         "import sys; sys.modules['vllm'] = None\n"

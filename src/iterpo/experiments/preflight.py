@@ -96,10 +96,11 @@ def _raise(found: list[IterpoError]) -> None:
 
 def _check_sampler(policy: PolicyRef, plan: Plan) -> int | None:
     """Tokens that the engine of a round lays memory out for, where it is not the model's own."""
-    if choose_sampler(plan.policy.sampler, plan.policy.device) == "local":
+    at, sampling = plan.policy, plan.collect.sampling
+    if choose_sampler(at.sampler, at.device, sampling=sampling, dtype=at.dtype) == "local":
         return None
     _, context = load_chat(policy)
-    check_vllm(plan.collect.sampling, plan.policy.dtype, context, plan.policy.vllm)
+    check_vllm(sampling, at.dtype, context, at.vllm)
     return plan.policy.vllm.context
 
 

@@ -294,7 +294,12 @@ class _Company:
         key = (policy.id, dtype, device)
         if key not in self._models:
             self._models[key] = open_policy(
-                policy, speaker.sampler, speaker.vllm, dtype=dtype, device=device
+                policy,
+                speaker.sampler,
+                speaker.vllm,
+                sampling=speaker.sampling,
+                dtype=dtype,
+                device=device,
             )
         # Waiting for every conversation keeps batches the same in every run. It also means that no
         # request to a server is in flight while a generate call holds up the event loop, so that

@@ -23,7 +23,7 @@ __all__ = [
 
 SamplerName = Literal["auto", "local", "vllm"]
 """``local``: ``models.generation``; ``vllm``: ``models.vllm_sampler``; ``auto``: vLLM where it is
-installed and the device is a GPU, else ``local``."""
+installed, the device is a GPU and the settings are in its range, else ``local``."""
 
 OLDEST_VLLM = (0, 22)
 """Oldest release that ``models.vllm_sampler`` was written for, as for the trainer's own engine."""
@@ -54,18 +54,28 @@ class VllmConfig:
         )
 
 
-def choose_sampler(sampler: SamplerName, device: str = "auto") -> Literal["local", "vllm"]:
+def choose_sampler(
+    sampler: SamplerName,
+    device: str = "auto",
+    *,
+    sampling: Sampling | None = None,
+    dtype: str = "auto",
+) -> Literal["local", "vllm"]:
     """The engine that a setting means on this machine.
 
     Args:
         sampler: The setting.
         device: Where the policy lies, as in ``models.backbone.load``.
+        sampling: How it samples, where that is known.
+        dtype: Precision of its weights.
 
     Raises:
         MissingExtraError: if vLLM is asked for and not installed, or too old.
         ConfigError: if vLLM is asked for without a GPU, or on one that it can't be sent to.
     """
-    if sampler == "local" or (sampler == "auto" and not _usable(device)):
+    if sampler == "local":
+        return "local"
+    if sampler == "auto" and (not _usable(device) or _out_of_range(sampling or Sampling(), dtype)):
         return "local"
     _check_installed()
     if device not in _DEVICES or not _has_gpu():
@@ -90,12 +100,7 @@ def check_vllm(sampling: Sampling, dtype: str, context: int, config: VllmConfig)
     Raises:
         ConfigError: with all that stands against it.
     """
-    found = [f"sampling.{text}" for text in vllm_limits(sampling)]
-    if dtype == "float32":
-        found.append(
-            "dtype: given float32 with sampler vllm; accepted: auto or bfloat16, since vLLM "
-            "computes adapters in 16 bits only, or sampler local"
-        )
+    found = _out_of_range(sampling, dtype)
     if config.context is not None and config.context > context:
         found.append(
             f"vllm.context: given {config.context}; accepted: null, or up to the {context} tokens "
@@ -103,6 +108,16 @@ def check_vllm(sampling: Sampling, dtype: str, context: int, config: VllmConfig)
         )
     if found:
         raise ConfigError("\n".join(found))
+
+
+def _out_of_range(sampling: Sampling, dtype: str) -> list[str]:
+    found = [f"sampling.{text}" for text in vllm_limits(sampling)]
+    if dtype == "float32":
+        found.append(
+            "dtype: given float32 with sampler vllm; accepted: auto or bfloat16, since vLLM "
+            "computes adapters in 16 bits only, or sampler local"
+        )
+    return found
 
 
 def vllm_limits(sampling: Sampling) -> list[str]:
