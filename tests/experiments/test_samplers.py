@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from iterpo import environments
 from iterpo.artifacts import open_sealed
 from iterpo.collect import collect, seats
 from iterpo.domain import Role, Sampling, Split
-from iterpo.errors import ConfigError, ContextOverflowError, MissingExtraError
+from iterpo.errors import ConfigError, ContextOverflowError, MissingExtraError, ModelError
 from iterpo.experiments import preflight as module
 from iterpo.experiments import rollout
 from iterpo.experiments.events import ignore
@@ -91,6 +92,14 @@ def test_an_engine_ends_with_a_round_that_fails(
     monkeypatch.setattr(rollout, "collect_into", full)
     with pytest.raises(OSError, match="no space"):
         rollout.deploy(tmp_path, plan(tiny, "policy.sampler=auto"), KEY, ignore)
+    assert [engine.ended for engine in vllm.started] == [1]
+
+
+def test_an_engine_ends_if_the_other_side_can_not_be_seated(vllm: type[LLM], tiny: Path) -> None:
+    agent = Local(hub.base_policy(str(tiny)), Sampling(max_new_tokens=3), sampler="vllm")
+    partner = Local(replace(agent.policy, base_sha256="0" * 64))
+    with pytest.raises(ModelError):
+        seat(environments.make("ultimatum", prompt_style="compact"), agent, partner)
     assert [engine.ended for engine in vllm.started] == [1]
 
 

@@ -196,9 +196,14 @@ def seat(
     """
     check_seats(environment, agent, partner)
     company = _Company(environment, partner.seed if isinstance(partner, Scripted) else 0, gamma)
-    table = Table(
-        environment, company.factory(agent), company.factory(partner), speaker_name(agent)
-    )
+    try:
+        table = Table(
+            environment, company.factory(agent), company.factory(partner), speaker_name(agent)
+        )
+    except BaseException:
+        for engine in company.engines():  # nobody else knows of them yet
+            engine.close()
+        raise
     return Seating(
         table,
         round=agent.policy.round if isinstance(agent, Local) else 0,
