@@ -17,6 +17,7 @@ from iterpo.models.kept_states import keeping
 from iterpo.models.shared_prefix import shared_states
 from iterpo.policy_evaluation.features import features
 from iterpo.policy_improvement import _trl
+from iterpo.policy_improvement.candidates import Batch
 from policy_improvement.runs import ONE_SGD_STEP, Run, Scores, difference, varied
 from policy_improvement.tiny import MakeBackbone, write_model
 
@@ -61,6 +62,29 @@ def test_states_that_the_reward_read_give_the_same_reference(
     assert kept.rows[3]["kl"] == pytest.approx(plain.rows[3]["kl"], rel=1e-3)
     assert difference(plain.weights(), free.weights()) > 1e-3
     assert difference(plain.weights(), kept.weights()) < 1e-5  # fp32, another order of sums
+
+
+@pytest.mark.parametrize("reason", ["inexact", "checkpointing"])
+def test_states_are_not_taken_where_sharing_was_not_found_exact(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    read: list[int] = []
+    taken = Batch.kept
+
+    def spy(self: Batch, *args: Any) -> Any:
+        found = taken(self, *args)
+        read.append(int(found[0].sum()))
+        return found
+
+    monkeypatch.setattr(Batch, "kept", spy)
+    config = HELD
+    if reason == "inexact":
+        monkeypatch.setattr(_trl, "agree", lambda *_: False)
+    else:
+        config = replace(HELD, grpo={**HELD.grpo, "activation_checkpointing": True})
+    backbone = make_backbone()
+    Run(backbone, tmp_path, config, _reading(backbone, 16))
+    assert read == [0] * 3
 
 
 def test_only_what_the_asked_policy_itself_computed_in_float32_is_kept(

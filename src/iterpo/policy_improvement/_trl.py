@@ -320,6 +320,8 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
             for kind in ("ids", "mask")
         )
         n = out["completion_ids"].size(1)
+        if not self._shares(self.model, ids, mask, n):
+            self._kept.found.clear()  # they come from a shared pass too
         known, states = self._batch.kept(self.job, self._kept, n)
         known = known.to(ids.device)
         found = torch.zeros(len(ids), n, device=ids.device)
