@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from iterpo.domain import Sampling
-from iterpo.models import decoding, grouped_cache
+from iterpo.models import decoding, grouped_cache, packed
 from iterpo.models.backbone import Backbone, attach_lora
 from iterpo.models.decoding import Decoder, GroupedDecoder, PlainDecoder, is_grouped
 from iterpo.models.generation import generate
@@ -210,7 +210,7 @@ def test_an_attention_that_is_more_than_plain_starts_over_with_the_plain_decoder
         return plain(self)
 
     monkeypatch.setattr(decoding.PlainDecoder, "prefill", spy)
-    monkeypatch.setattr(grouped_cache, "_NEUTRAL", set())  # as if dropout=0.0 were unheard of
+    monkeypatch.setattr(packed, "_NEUTRAL", set())  # as if dropout=0.0 were unheard of
     slow = generate(tiny, prompts, sampling, range(8))
     assert taken == ["plain"]
     assert [g.token_ids for g in slow] == [g.token_ids for g in fast]

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from iterpo.domain import PolicyRef
-from iterpo.errors import ModelError
 from iterpo.models import folded as folding
 from iterpo.models import shared_prefix
 from iterpo.models.backbone import Backbone, attach_lora, load
 from iterpo.models.folded import folded
 from iterpo.models.lora import LoraSpec
-from iterpo.models.packed import can_pack, packed_states
+from iterpo.models.packed import UnusualAttention, can_pack, packed_states
 from iterpo.models.shared_prefix import states_behind, two_passes
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14]]
@@ -104,8 +103,33 @@ def test_the_model_attends_as_before_afterwards(
     layer = decoder.layers[0].self_attn
     attend = type(layer).forward
     monkeypatch.setattr(type(layer), "forward", lambda *a, **k: attend(*a, **k, softcap=30.0))
-    with pytest.raises(ModelError, match="softcap"):
+    with pytest.raises(UnusualAttention, match="softcap"):
         packed_states(decoder, _tensors(PROMPTS), [[], []])
+
+
+@pytest.mark.parametrize(
+    "asked", [{"softcap": 30.0}, {"unheard_of": 1}, {"attention_mask": torch.zeros(1, 1, 1, 1)}]
+)
+def test_an_attention_that_asks_for_more_than_groups_takes_two_passes(
+    trained: Any, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    """Such as Doge, which makes a mask of its own whatever the attention is called."""
+    decoder = _decoder(trained)
+    kind = type(decoder.layers[0].self_attn)
+    attend = kind.forward
+
+    def asks(self: Any, *args: Any, **given: Any) -> Any:
+        packing = self.config._attn_implementation == "iterpo_packed"
+        return attend(self, *args, **(given | asked if packing else given))
+
+    monkeypatch.setattr(kind, "forward", asks)
+    with pytest.raises(UnusualAttention):
+        packed_states(decoder, _tensors(PROMPTS), [[], []])
+    prompt, after = torch.tensor([PROMPTS[1]]), torch.tensor([[20, 21], [22, 23]])
+    rows = (prompt, torch.ones_like(prompt)), torch.tensor([0, 0]), after
+    mask = torch.ones(2, 5, dtype=torch.long)
+    assert torch.equal(states_behind(decoder, *rows, mask), two_passes(decoder, *rows, mask))
+    assert decoder.config._attn_implementation == "sdpa"
 
 
 def test_models_whose_attention_is_their_own_take_two_passes(

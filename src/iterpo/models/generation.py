@@ -20,8 +20,8 @@ from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
 from iterpo.models.backbone import Backbone
 from iterpo.models.decoding import Decoder, PlainDecoder, decoder_for
-from iterpo.models.grouped_cache import UnusualAttention
 from iterpo.models.kept_turns import KeptTurns, Past, weights_stamp
+from iterpo.models.packed import UnusualAttention
 from iterpo.models.plain_layers import plain_layers
 from iterpo.models.sampler import Draw, RepetitionState, draw
 from iterpo.models.voice import Voice

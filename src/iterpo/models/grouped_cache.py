@@ -20,18 +20,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from iterpo.models.packed import UnusualAttention, check_plain
 from iterpo.models.shared_prefix import keeps_prompts
 
-__all__ = ["GroupedCache", "UnusualAttention", "grouped_attention", "takes_grouped_cache"]
+__all__ = ["GroupedCache", "grouped_attention", "takes_grouped_cache"]
 
 _NAME = "iterpo_grouped"
 _WIDEST = 16
 _ROOM = 16
-_NEUTRAL = {"dropout", "scaling", "is_causal", "position_ids", "use_cache", "cache_position"}
-
-
-class UnusualAttention(Exception):  # noqa: N818 - a signal between modules, never shown
-    """The model's attention is more than queries, keys, values and a causal mask."""
 
 
 def takes_grouped_cache(model: Any) -> bool:
@@ -291,9 +287,9 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Attention of one new token per row (r, heads, 1, d) to its prompt and response."""
     layer: _Layer | None = getattr(key, "_grouped", None)
-    unusual = sorted(k for k, v in rest.items() if k not in _NEUTRAL and v is not None)
-    if layer is None or query.shape[2] != 1 or attention_mask is not None or unusual:
-        raise UnusualAttention(f"{type(module).__name__}: {unusual}")
+    check_plain(module, attention_mask, rest)
+    if layer is None or query.shape[2] != 1:
+        raise UnusualAttention(f"{type(module).__name__} does not hand on what its cache gave")
     grid = layer.grid
     heads = layer.keys.shape[1]
     repeats = query.shape[1] // heads

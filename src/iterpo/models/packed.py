@@ -16,13 +16,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iterpo.errors import ModelError
 from iterpo.models.folded import folded
 
-__all__ = ["can_pack", "packed_states"]
+__all__ = ["UnusualAttention", "can_pack", "check_plain", "packed_states"]
 
 _NAME = "iterpo_packed"
-_BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window")
+_NEUTRAL = {"dropout", "scaling", "is_causal", "position_ids", "use_cache", "cache_position"}
+
+
+class UnusualAttention(Exception):  # noqa: N818 - a signal between modules, never shown
+    """The model's attention is more than queries, keys, values and a causal mask."""
+
+
+def check_plain(module: Any, attention_mask: Tensor | None, options: dict[str, Any]) -> None:
+    """Refuse what an attention that makes its own causal mask was asked for beyond that.
+
+    Args:
+        module: The attention layer.
+        attention_mask: None, unless the model makes masks of its own.
+        options: What else the layer asked for.
+
+    Raises:
+        UnusualAttention: if it is anything.
+    """
+    beyond = sorted(k for k, v in options.items() if k not in _NEUTRAL and v is not None)
+    if attention_mask is not None:
+        beyond.append("a mask of its own")
+    if beyond:
+        raise UnusualAttention(f"{type(module).__name__} asks for {', '.join(beyond)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +105,9 @@ def packed_states(
 
     Returns:
         (n, d), in the order: first prompt, its responses, second prompt, …
+
+    Raises:
+        UnusualAttention: if a layer asks for more than the groups can tell it.
     """
     row, positions, groups = [], [], []
     start = 0
@@ -129,9 +153,7 @@ def _attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention within each group: query (1, h, n, d), key and value (1, h or fewer, n, d)."""
-    del attention_mask  # none is made for an attention of this name: the groups say it all
-    if beyond := [name for name in _BEYOND if options.get(name) is not None]:
-        raise ModelError(f"{type(module).__name__} asks for {beyond}, which packing can't compute")
+    check_plain(module, attention_mask, options)
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from iterpo.models.backbone import Backbone, frozen, inner
 from iterpo.models.kept_states import keep
-from iterpo.models.packed import can_pack, packed_states
+from iterpo.models.packed import UnusualAttention, can_pack, packed_states
 from iterpo.models.padding import pad
 
 __all__ = ["cache_argument", "keeps_prompts", "shared_states", "states_behind", "two_passes"]
@@ -68,8 +68,12 @@ def states_behind(
     decoder: Any, before: tuple[Tensor, Tensor], index: Tensor, after: Tensor, mask: Tensor
 ) -> Tensor:
     """As ``two_passes``, without padding or copies wherever the model's attention allows it."""
-    way = _packed if can_pack(decoder) else two_passes
-    return way(decoder, before, index, after, mask)
+    if can_pack(decoder):
+        try:
+            return _packed(decoder, before, index, after, mask)
+        except UnusualAttention:  # which no attribute of the model tells
+            pass
+    return two_passes(decoder, before, index, after, mask)
 
 
 def _packed(
