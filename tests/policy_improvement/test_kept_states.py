@@ -87,6 +87,41 @@ def test_states_are_not_taken_where_sharing_was_not_found_exact(
     assert read == [0] * 3
 
 
+@pytest.mark.parametrize(
+    ("beta", "target", "found"), [(0.0, None, 0), (0.0, 2.0, 16), (5.0, None, 16)]
+)
+def test_states_live_from_the_reward_to_the_reference_that_needs_them(
+    make_backbone: MakeBackbone,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    beta: float,
+    target: float | None,
+    found: int,
+) -> None:
+    rewarded: list[int] = []
+    trained: list[int] = []
+    generate, loss = _trl._Trainer._calculate_rewards, _trl._Trainer._compute_loss
+
+    def after_reward(self: Any, *args: Any) -> Any:
+        rewards = generate(self, *args)
+        known, _ = self._batch.kept(self.job, self._kept, 6)
+        rewarded.append(int(known.sum()))
+        return rewards
+
+    def at_loss(self: Any, model: Any, inputs: Any) -> Any:
+        trained.append(len(self._kept.found))
+        return loss(self, model, inputs)
+
+    monkeypatch.setattr(_trl._Trainer, "_calculate_rewards", after_reward)
+    monkeypatch.setattr(_trl._Trainer, "_compute_loss", at_loss)
+    backbone = make_backbone()
+    config = replace(HELD, beta=beta, kl_target=target)
+    Run(backbone, tmp_path, config, _reading(backbone, 16))
+    assert rewarded == [found] * 3
+    assert trained
+    assert not any(trained)
+
+
 def test_only_what_the_asked_policy_itself_computed_in_float32_is_kept(
     make_backbone: MakeBackbone, tmp_path: Path
 ) -> None:

@@ -40,10 +40,11 @@ _wanted: ContextVar[KeptStates | None] = ContextVar("wanted", default=None)
 
 
 @contextmanager
-def keeping(backbone: Backbone) -> Iterator[KeptStates]:
-    """What is computed inside with ``backbone`` as it was loaded is kept, where that is exact."""
+def keeping(backbone: Backbone, needed: bool = True) -> Iterator[KeptStates]:
+    """What is computed inside with ``backbone`` is kept, where that is exact and ``needed``."""
     kept = KeptStates(backbone)
-    token = _wanted.set(kept if backbone.dtype == torch.float32 else None)
+    wanted = needed and backbone.dtype == torch.float32
+    token = _wanted.set(kept if wanted else None)
     try:
         yield kept
     finally:

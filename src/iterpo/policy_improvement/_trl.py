@@ -194,7 +194,8 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         job, indices = self.job, planned_states(self.job, prompts, self.batch_index)
         temperatures = candidate_temperatures(job, self.batch_index)
         self._batch = Batch.of(job, indices, completion_ids_list, temperatures)
-        with self.tally.timed("reward"), keeping(job.backbone) as self._kept:
+        needed = bool(job.config.beta or job.config.kl_target)
+        with self.tally.timed("reward"), keeping(job.backbone, needed) as self._kept:
             self._rewards = self._batch.score(job)
         return self._rewards.float().unsqueeze(1).to(self.accelerator.device)
 
@@ -263,6 +264,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         drift = observer.observe(batch, int(self.state.global_step), self.passes)
         if observer.kl_weight > 0:
             out["ref_per_token_logps"] = self._reference_logps(out)
+        self._kept.found.clear()  # not to be held through the passes of training
         mask = out["completion_mask"]  # (N, T)
         ids = out["completion_ids"]  # (N, T)
         lengths = mask.sum(1)
