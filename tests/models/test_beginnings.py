@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from iterpo.domain import Sampling
 from iterpo.models.backbone import Backbone
 from iterpo.models.beginnings import beginnings
+from iterpo.models.decoding import GroupedDecoder
 from iterpo.models.generation import generate
 from iterpo.models.prompt_pass import PromptPass
 
@@ -55,10 +56,20 @@ def test_prompts_that_begin_alike_are_exact_and_cost_one_beginning(
         ran.append(int((self.last + 1).sum()))
 
     monkeypatch.setattr(PromptPass, "__init__", spy)
+    pasts_left: list[int] = []
+    prefill = GroupedDecoder.prefill
+
+    def prefilled(self: GroupedDecoder) -> torch.Tensor:
+        logits = prefill(self)
+        pasts_left.append(len(self.pasts))
+        return logits
+
+    monkeypatch.setattr(GroupedDecoder, "prefill", prefilled)
     root, other = list(range(3, 43)), list(range(90, 130))
     prompts = [[*root, 9, 8], [*root, 7], [*other, 5, 6], other, [*root, 9, 8], [44, 45]]
     sampling = Sampling(temperature=1.0, max_new_tokens=5)
     found = generate(adapted, prompts, sampling, range(6))
+    assert pasts_left == [0]
     assert sum(ran) == (40 + 2 + 1) + (39 + 3 + 1) + 2
     for prompt, got, seed in zip(prompts, found, range(6), strict=True):
         ids = torch.tensor([prompt + list(got.token_ids)])

@@ -175,6 +175,7 @@ class GroupedDecoder:
                 places = [group[i] for i in chunk]
                 logits.update(zip(places, found, strict=True))
                 self.cache.fill(places, passed)
+        self.pasts.clear()  # the cache has its copy, which is all that the steps need
         self.cache.start()
         return torch.stack([logits[p] for p in self.prompt_of]).float()
 
