@@ -397,6 +397,21 @@ def test_sharing_a_prompt_changes_no_log_prob_and_no_gradient(
     assert shared.rows[1]["entropy"] == pytest.approx(plain.rows[1]["entropy"], rel=1e-5)
 
 
+def test_a_prompt_that_begins_with_the_padding_token_is_another_than_the_padded_one(
+    make_backbone: MakeBackbone,
+) -> None:
+    decoder = make_backbone().model.get_decoder()
+    ids = torch.tensor([[1, 5, 9, 20, 21], [1, 5, 9, 20, 22], [1, 5, 9, 20, 21]])
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
+    with torch.no_grad():
+        states = shared_prompt.response_states(decoder, ids, mask, 2)
+        whole = decoder(input_ids=ids[:1]).last_hidden_state
+        short = decoder(input_ids=ids[1:, 1:]).last_hidden_state
+    assert float((whole[0, 2] - short[0, 1]).abs().max()) > 1e-3
+    torch.testing.assert_close(states[:1], whole[:, 2:4], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(states[1:], short[:, 1:3], rtol=1e-4, atol=1e-5)
+
+
 def test_a_model_that_sharing_does_not_fit_is_trained_without_it(
     make_backbone: MakeBackbone,
     tmp_path: Path,

@@ -52,7 +52,8 @@ def response_states(
         (B, C, d): at place j the state before response token j.
     """
     width = ids.size(1) - n_response
-    rows, index = _distinct(ids[:, :width])
+    real = mask[:, :width].sum(1, keepdim=True)  # a prompt may begin with the padding's token
+    rows, index = _distinct(torch.cat([real, ids[:, :width]], dim=1))
     before = ids[rows, :width], mask[rows, :width]
     return states_behind(decoder, before, index, ids[:, width:-1], mask[:, :-1])
 
