@@ -2,7 +2,8 @@
 
 ``improved`` needs a lower bound above 0 from data that the update never learnt from. ``refused``
 needs an upper bound below 0, or a guard that trips. Everything else is ``unchanged``: nothing can
-be said. Importable without torch.
+be said. The judge's interval holds the spread over states and not the judge's own error: a judge
+that knows little may exclude 0 on the wrong side. Importable without torch.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ class VerdictConfig:
 
     states: int = 64
     """Logged states at which both policies speak again, for the judge, the distance between the
-    policies and coverage; chosen by a hash. 0: no verdict at all."""
+    policies and coverage; chosen by a hash. 0: no verdict at all, and no share for a judge."""
     candidates: int = 2
     """Responses of each policy at each of them, drawn with the same random numbers."""
     conversations: int = 200
     """Most conversations that the off-policy estimates weigh anew; chosen by a hash."""
     confidence: float = 0.95
-    """Coverage of all intervals together: with several sources each gets its share of the error."""
+    """Coverage of all intervals together: with several sources each gets its share of the error.
+    The judge's interval holds the spread over states, not the judge's own error: where that is
+    large, `improved` on the judge's word alone is wrong more often than this says."""
     min_ess: float = 20.0
     """Effective sample size from which on an off-policy estimate may speak."""
     min_ess_share: float = 0.1
@@ -90,7 +93,8 @@ class Evidence:
     q_gain: Interval | None = None
     """What the Q that was trained on says of its own policy: always flattering, never counted."""
     judge_gain: Interval | None = None
-    """Mean over states of (new - old) in the judge's eyes, in the unit of the returns."""
+    """Mean over states of (new - old) in the judge's eyes, in the unit of the returns. The interval
+    holds the spread over states, not the judge's own error."""
     judge_correlation: float | None = None
     """Correlation of the judge with returns that it was not fitted to."""
     first_order: Gain | None = None
