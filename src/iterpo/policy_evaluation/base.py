@@ -65,7 +65,7 @@ class TuneConfig:
 class QConfig:
     """How Q is fitted to Monte-Carlo returns.
 
-    The defaults are the recipe that held in our benchmark; Table 3 is the preset ``paper``.
+    The defaults are the recipe chosen in our trials; Table 3 is the preset ``paper``.
     """
 
     gamma: float = 0.9

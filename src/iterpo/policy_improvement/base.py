@@ -53,7 +53,7 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 class ImproveConfig:
     """How a policy is improved.
 
-    The defaults are the recipe that held in our benchmark; the paper's is the preset ``paper``.
+    The defaults are the recipe chosen in our trials; the paper's is the preset ``paper``.
     """
 
     operator: str = "grpo"
