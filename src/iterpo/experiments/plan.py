@@ -133,7 +133,8 @@ class PolicyPlan:
     sampler: SamplerName = "local"
     """What draws the conversations of a round: `local`, our own sampler; `vllm`, which needs the
     extra of that name and a GPU, and draws other numbers from the same seeds; `auto`: vLLM where
-    both are there, else `local`. The improvement has its own switch, `improve.grpo.use_vllm`."""
+    both are there and it takes the dtype and the temperature, else `local`. The improvement has its
+    own switch, `improve.grpo.use_vllm`."""
     vllm: VllmConfig = field(default_factory=VllmConfig)
     """What vLLM gets of the machine, where it draws the conversations."""
 
