@@ -151,7 +151,7 @@ def test_the_demo_is_the_recipe_with_a_step_for_a_small_model() -> None:
     # Of a fresh adapter, which starts at zero effect; beyond the target it is held.
     assert plan.improve.learning_rate <= 4e-3
     assert plan.improve.steps is not None
-    assert plan.improve.steps <= 32
+    assert plan.improve.steps * plan.improve.prompts_per_step <= 512  # under three minutes
     assert plan.improve.kl_target is not None
     for sampling in (plan.collect.sampling, plan.improve.sampling):
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
