@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iterpo.agents.base import Agent, AgentFactory, Explorer, Reply, Seat
-from iterpo.domain import Exploration, Response, Reward, Role, State, View, derive
+from iterpo.domain import Exploration, Response, Reward, Role, State, View, derive, uniform
 from iterpo.domain.rules import refuse
 from iterpo.errors import ConfigError
 
@@ -54,9 +54,9 @@ class OptimismConfig:
 
 def draw_optimism(config: OptimismConfig, seed: int) -> Exploration:
     """The draw for the conversation of that seed: explored or not, and at which action."""
-    if _uniform(seed, "share") >= config.share:
+    if uniform(seed, "optimism", "share") >= config.share:
         return Exploration({}, 1.0 - config.share)
-    action = 1 + int(config.within * _uniform(seed, "action"))
+    action = 1 + int(config.within * uniform(seed, "optimism", "action"))
     return Exploration(CHOICE, config.share / config.within, action)
 
 
@@ -168,8 +168,3 @@ class _Optimist:
     def close(self) -> None:
         """The conversation is over."""
         self._agent.close()
-
-
-def _uniform(seed: int, label: str) -> float:
-    """In [0, 1), with the 53 bits that a float holds."""
-    return (derive(seed, "optimism", label) >> 10) / 2**53

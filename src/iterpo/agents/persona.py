@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from iterpo.agents.base import Agent, AgentFactory, Reply, Seat
 from iterpo.agents.traits import TRAITS, instruction
 from iterpo.agents.wording import Style
-from iterpo.domain import Exploration, Role, View, derive
+from iterpo.domain import Exploration, Role, View, uniform
 from iterpo.domain.rules import broken
 from iterpo.errors import ConfigError
 
@@ -91,15 +91,15 @@ def draw_persona(config: PersonaConfig, seed: int) -> Exploration:
     Every part has a seed of its own, so that a change to one trait leaves the others' draws, and
     whatever else the conversation draws, as they were.
     """
-    if _uniform(seed, "share") >= config.share:
+    if uniform(seed, "persona", "share") >= config.share:
         return Exploration({}, 1.0 - config.share)
     traits, propensity = {}, config.share
     for trait, chances in _chances(config).items():
-        traits[trait] = _pick(chances, _uniform(seed, f"trait {trait}"))
+        traits[trait] = _pick(chances, uniform(seed, "persona", f"trait {trait}"))
         propensity *= chances[traits[trait]]
     if config.scope == "conversation":
         return Exploration(traits, propensity)
-    action = 1 + int(config.within * _uniform(seed, "action"))
+    action = 1 + int(config.within * uniform(seed, "persona", "action"))
     return Exploration(traits, propensity / config.within, action)
 
 
@@ -201,8 +201,3 @@ def _pick(chances: Mapping[str, float], at: float) -> str:
         if at < below:
             return value
     return value  # the chances sum to a rounding error below 1
-
-
-def _uniform(seed: int, label: str) -> float:
-    """In [0, 1), with the 53 bits that a float holds."""
-    return (derive(seed, "persona", label) >> 10) / 2**53

@@ -24,7 +24,7 @@ from iterpo.domain.decision import (
 from iterpo.domain.outcome import Ending, Outcome
 from iterpo.domain.policy import PolicyRef
 from iterpo.domain.scenario import Scenario, Split
-from iterpo.domain.seeds import derive
+from iterpo.domain.seeds import derive, uniform
 
 __all__ = [
     "Conversation",
@@ -50,4 +50,5 @@ __all__ = [
     "derive",
     "discounted_return",
     "returns_to_go",
+    "uniform",
 ]
