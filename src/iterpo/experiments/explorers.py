@@ -10,13 +10,13 @@ from typing import Any
 from iterpo.agents.optimist import CHOICE, Optimistic
 from iterpo.agents.persona import Exploring
 from iterpo.agents.wording import Style
-from iterpo.artifacts import is_sealed, open_sealed
+from iterpo.artifacts import is_sealed
 from iterpo.collect import Table
 from iterpo.domain import Conversation
 from iterpo.experiments.lineage import start_of_update
 from iterpo.experiments.plan import Plan
 from iterpo.models.backbone import load
-from iterpo.policy_evaluation.qfunction import KIND, QFunction
+from iterpo.policy_evaluation.qfunction import QFunction, stored_quantization
 from iterpo.policy_evaluation.upper_bound import UpperBound
 
 __all__ = ["Explorers", "explorers"]
@@ -77,11 +77,10 @@ def explorers(table: Table, plan: Plan, folder: Path, i: int, style: Style) -> E
 
 def _stored_q(place: Path, plan: Plan, folder: Path, i: int) -> QFunction:
     """Q of round i on weights of its own: those of the policy that it was fitted on."""
-    quantized = open_sealed(place, KIND)["facts"].get("backbone", {}).get("quantized")
     backbone = load(
         start_of_update(folder, plan, i),
         dtype=plan.policy.dtype,
         device=plan.policy.device,
-        quantize="nf4" if quantized else None,
+        quantize=stored_quantization(place),
     )
     return QFunction.load(place, backbone)

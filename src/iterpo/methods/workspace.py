@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from iterpo.artifacts import is_sealed, open_sealed, write_atomic
+from iterpo.artifacts import is_sealed, write_atomic
 from iterpo.domain import Conversation, PolicyRef, Reward, decisions, derive
 from iterpo.errors import BatchError
 from iterpo.methods.asked import ask, listen
@@ -22,7 +22,7 @@ from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import read_policy, save_policy
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
-from iterpo.policy_evaluation.qfunction import KIND, QFunction
+from iterpo.policy_evaluation.qfunction import QFunction, stored_quantization
 from iterpo.policy_evaluation.split import set_aside, why_none_aside
 from iterpo.policy_improvement.base import ImproveConfig
 from iterpo.policy_improvement.grpo import improve
@@ -186,8 +186,7 @@ class FolderWorkspace:
         Raises:
             ArtifactError: if ``folder`` holds no Q of this policy.
         """
-        quantized = open_sealed(folder, KIND)["facts"].get("backbone", {}).get("quantized")
-        return QFunction.load(folder, self._backbone(policy, "nf4" if quantized else None))
+        return QFunction.load(folder, self._backbone(policy, stored_quantization(folder)))
 
     def _forget(self) -> None:
         self._loaded.clear()

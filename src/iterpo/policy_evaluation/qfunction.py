@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save
@@ -23,7 +23,7 @@ from iterpo.policy_evaluation.base import QConfig, TuneConfig
 from iterpo.policy_evaluation.features import features
 from iterpo.policy_evaluation.health import QHealth
 
-__all__ = ["KIND", "QFunction", "ValueHead", "backbone_facts"]
+__all__ = ["KIND", "QFunction", "ValueHead", "backbone_facts", "stored_quantization"]
 
 KIND = "q"
 """Artefact kind of a stored Q."""
@@ -97,11 +97,15 @@ class ValueHead(nn.Module):
 
         Mean over the heads, less ``pessimism`` standard deviations, then bounded: see ``QConfig``.
         """
+        return self.unbounded(features, -pessimism).clamp(self.lowest, self.highest)
+
+    def unbounded(self, features: Tensor, deviations: float = 0.0) -> Tensor:
+        """Mean over the heads plus so many standard deviations, in returns: (n, d) -> (n,)."""
         heads = self.normalised(features)  # (n, heads)
         scaled = heads.mean(dim=1)
-        if pessimism > 0:
-            scaled = scaled - pessimism * heads.std(dim=1)
-        return (scaled * self.return_scale + self.return_mean).clamp(self.lowest, self.highest)
+        if deviations != 0:
+            scaled = scaled + deviations * heads.std(dim=1)
+        return scaled * self.return_scale + self.return_mean
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +136,15 @@ class QFunction:
         Raises:
             ContextOverflowError: if a state and its response do not fit the backbone's context.
         """
+        return self.rated(states, responses, self._rate)
+
+    def rated(
+        self,
+        states: Sequence[State],
+        responses: Sequence[Response],
+        rate: Callable[[Tensor], Tensor],
+    ) -> list[float | None]:
+        """As a call, by another reading (n, d) -> (n,) of the same features."""
         if not states and not responses:
             return []
         found = features(
@@ -141,14 +154,20 @@ class QFunction:
             pooling=self.config.pooling,
             max_batch_tokens=self.config.max_batch_tokens,
         )
-        return [q if math.isfinite(q) else None for q in self.scores(found).tolist()]
+        return [q if math.isfinite(q) else None for q in self._where_read(found, rate).tolist()]
 
-    @torch.no_grad()
     def scores(self, features: Tensor) -> Tensor:
         """Scores of rows whose features are at hand: (n, d) -> (n,), NaN where features are."""
+        return self._where_read(features, self._rate)
+
+    def _rate(self, features: Tensor) -> Tensor:
+        return torch.as_tensor(self.head(features, self.config.pessimism))
+
+    @torch.no_grad()
+    def _where_read(self, features: Tensor, rate: Callable[[Tensor], Tensor]) -> Tensor:
         if features.shape[1] != self.head.feature_mean.shape[0]:
             return torch.full((features.shape[0],), math.nan)  # no row had a response at all
-        return torch.as_tensor(self.head(features, self.config.pessimism))
+        return rate(features)
 
     def save(self, folder: Path) -> None:
         """Write the head, and the adapter of a tuned critic, as one artefact with checksums."""
@@ -227,6 +246,16 @@ def backbone_facts(backbone: Backbone) -> dict[str, Any]:
         "template_sha256": hashlib.sha256(probe.encode()).hexdigest(),
         "dtype": str(backbone.dtype).removeprefix("torch."),
     }
+
+
+def stored_quantization(folder: Path) -> Literal["nf4"] | None:
+    """The form of the backbone that a stored Q was fitted on: what ``load`` takes to give it.
+
+    Raises:
+        ArtifactError: if ``folder`` holds no Q.
+    """
+    fitted = artifacts.open_sealed(folder, KIND)["facts"].get("backbone", {})
+    return "nf4" if fitted.get("quantized") else None
 
 
 def _check_backbone(folder: Path, fitted: dict[str, Any], given: dict[str, Any]) -> None:

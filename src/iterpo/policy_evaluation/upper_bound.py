@@ -10,11 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from iterpo.domain import Response, State
 from iterpo.errors import ConfigError
-from iterpo.policy_evaluation.features import features
 from iterpo.policy_evaluation.qfunction import QFunction
 
 __all__ = ["UpperBound"]
@@ -46,7 +43,6 @@ class UpperBound:
                 "with 2 heads or more, since one head has no spread"
             )
 
-    @torch.no_grad()
     def __call__(
         self, states: Sequence[State], responses: Sequence[Response]
     ) -> list[float | None]:
@@ -55,21 +51,4 @@ class UpperBound:
         Raises:
             ContextOverflowError: if a state and its response do not fit the backbone's context.
         """
-        if not states and not responses:
-            return []
-        config, head = self.q.config, self.q.head
-        found = features(
-            self.q.backbone,
-            states,
-            responses,
-            pooling=config.pooling,
-            max_batch_tokens=config.max_batch_tokens,
-        )
-        if found.shape[1] != head.feature_mean.shape[0]:
-            return [None] * len(found)  # no row had a response at all
-        by_head = head.normalised(found)  # (n, heads)
-        scaled = by_head.mean(dim=1)
-        if self.scale > 0:
-            scaled = scaled + self.scale * by_head.std(dim=1)
-        scores = (scaled * head.return_scale + head.return_mean).tolist()
-        return [s if math.isfinite(s) else None for s in scores]
+        return self.q.rated(states, responses, lambda rows: self.q.head.unbounded(rows, self.scale))
