@@ -23,8 +23,6 @@ from iterpo.policy_evaluation.split import unrelated
 
 __all__ = ["earlier_rounds"]
 
-_CHECKED = 16
-
 
 def earlier_rounds(
     policy: Callable[[], Backbone],
@@ -71,7 +69,7 @@ def _own_sampling(policy: Backbone, conversations: Sequence[Conversation]) -> Sa
             "left out; exactly one is needed to say what its policy would have done"
         )
     sampling = next(iter(found))
-    gap = stored_gap(policy, spoken[:_CHECKED], sampling.temperature)
+    gap = stored_gap(policy, spoken, sampling.temperature)
     if gap is not None and not gap <= logprob_tolerance(policy.dtype):
         raise BatchError(
             f"log-probabilities that are stored in the round's own log differ from the policy's "

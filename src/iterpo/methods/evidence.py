@@ -29,7 +29,6 @@ from iterpo.policy_evaluation.qfunction import QFunction
 
 __all__ = ["weigh"]
 
-_CHECKED = 16
 _SHOWN = 3
 _SHOWN_CHARACTERS = 160
 
@@ -146,7 +145,7 @@ def _moved(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> bo
 
 
 def _gap(old: Backbone, asked: Asked) -> float | None:
-    return stored_gap(old, asked.weighed[:_CHECKED], asked.sampling.temperature or 1.0)
+    return stored_gap(old, asked.weighed, asked.sampling.temperature or 1.0)
 
 
 def _with_coverage(

@@ -18,6 +18,7 @@ __all__ = ["log_probs", "stored_gap"]
 
 # Logits are (rows, positions, vocabulary): a smaller bound than that of a pass for hidden states.
 _MAX_BATCH_TOKENS = 2048
+_CHECKED = 16
 
 
 @torch.no_grad()
@@ -59,14 +60,14 @@ def log_probs(
 def stored_gap(
     policy: Backbone, conversations: Sequence[Conversation], temperature: float
 ) -> float | None:
-    """Mean |stored - recomputed| log-prob of a token over scored conversations; None without one.
+    """Mean |stored - recomputed| log-prob of a token over the first 16 conversations, if any.
 
     Args:
         policy: The policy that sampled them.
         conversations: With the log-probs of every agent turn.
         temperature: That they were sampled at.
     """
-    rows = [d for c in conversations for d in decisions(c, 1.0)]
+    rows = [d for c in conversations[:_CHECKED] for d in decisions(c, 1.0)]
     again = log_probs(policy, [d.state for d in rows], [d.response for d in rows], temperature)
     stored = [d.turn.sampled.logprobs or () if d.turn.sampled else () for d in rows]
     gaps = [
