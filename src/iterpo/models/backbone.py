@@ -32,6 +32,7 @@ __all__ = [
     "Backbone",
     "attach_lora",
     "check_quantization",
+    "fresh_adapter",
     "frozen",
     "hidden_states",
     "inner",
@@ -147,6 +148,29 @@ def check_quantization() -> None:
     _nf4("nf4", torch.bfloat16)
 
 
+@contextmanager
+def fresh_adapter(spec: LoraSpec, device: torch.device, seed: int) -> Iterator[Any]:
+    """Gives peft's configuration of an adapter whose initial weights, drawn inside, follow a seed.
+
+    The random state of the process is as before afterwards.
+    """
+    from peft import LoraConfig
+
+    targets = spec.target_modules
+    config = LoraConfig(
+        r=spec.r,
+        lora_alpha=spec.alpha,
+        lora_dropout=spec.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        torch.manual_seed(seed % 2**63)
+        yield config
+
+
 def attach_lora(backbone: Backbone, spec: LoraSpec, seed: int) -> Any:
     """Put a trainable adapter on a policy; returns the PEFT model, ready to train.
 
@@ -158,7 +182,7 @@ def attach_lora(backbone: Backbone, spec: LoraSpec, seed: int) -> Any:
         ModelError: if an adapter is already being trained on this backbone, or ``spec`` does not
             fit the policy's adapter.
     """
-    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft import PeftModel, get_peft_model
 
     if TRAINED in getattr(inner(backbone.model), "peft_config", {}) or _has_adapter(
         backbone.model, TRAINED
@@ -167,18 +191,7 @@ def attach_lora(backbone: Backbone, spec: LoraSpec, seed: int) -> Any:
             f"an adapter {TRAINED!r} is already on this backbone; a name is never used for two "
             "sets of weights. Load the backbone again for another training."
         )
-    targets = spec.target_modules
-    config = LoraConfig(
-        r=spec.r,
-        lora_alpha=spec.alpha,
-        lora_dropout=spec.dropout,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
-    )
-    devices = [backbone.device.index or 0] if backbone.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        torch.manual_seed(seed % 2**63)
+    with fresh_adapter(spec, backbone.device, seed) as config:
         if isinstance(backbone.model, PeftModel):
             model = backbone.model
             _check_shape(model.peft_config[FROZEN], spec, backbone.policy)

@@ -7,7 +7,6 @@ the critic's adapter beside it; before any training that adapter adds nothing.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from iterpo.errors import ModelError
-from iterpo.models.backbone import CRITIC, Backbone, frozen
+from iterpo.models.backbone import CRITIC, Backbone, fresh_adapter, frozen
 from iterpo.models.lora import LoraSpec
 
 __all__ = ["attach_critic", "critic_weights", "learning", "load_critic"]
@@ -34,23 +33,12 @@ def attach_critic(backbone: Backbone, spec: LoraSpec, seed: int) -> Backbone:
     Raises:
         ModelError: for a 4-bit base, or one that holds a critic already.
     """
-    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft import PeftModel, get_peft_model
 
     if backbone.quantized or backbone.critic is not None:
         what = "a 4-bit base" if backbone.quantized else "a backbone with a critic"
         raise ModelError(f"{what} can't get a critic's adapter; give the policy itself in 16 bits")
-    targets = spec.target_modules
-    config = LoraConfig(
-        r=spec.r,
-        lora_alpha=spec.alpha,
-        lora_dropout=spec.dropout,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
-    )
-    devices = [backbone.device.index or 0] if backbone.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        torch.manual_seed(seed % 2**63)
+    with fresh_adapter(spec, backbone.device, seed) as config:
         model = copy.deepcopy(backbone.model)
         if isinstance(model, PeftModel):
             model.add_adapter(CRITIC, config)
