@@ -13,31 +13,25 @@ Finished games are kept in the file of results and not redone.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from ablations import GUARDS_OFF, OPTIONS_ON, PAPER
 from cells import GAMES, ROOT, cell_plan, versions, write_records
+from continuations import returns_behind, table_of
 
-from iterpo import environments
-from iterpo.agents.base import Seat
-from iterpo.agents.local import LocalPolicy
-from iterpo.agents.scripted import Bargaining, ScriptedPartner
-from iterpo.collect import Table, collect, play, seats
+from iterpo.collect import collect, seats
 from iterpo.domain import (
     Conversation,
     Response,
-    Role,
     Split,
     State,
-    Turn,
-    action_indices,
     decisions,
     derive,
 )
@@ -46,33 +40,25 @@ from iterpo.experiments.rollout import draw_scenarios
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import load_policy
 from iterpo.models.generation import generate
-from iterpo.policy_evaluation.base import TuneConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
 
 PLAN = Path(__file__).with_name("improvement.yaml")
 STATES, ANSWERS, CONTINUATIONS, CONVERSATIONS = 96, 8, 4, 1600
-PAPER = {
-    "pooling": "final",
-    "heads": 1,
-    "standardise": False,
-    "clamp": False,
-    "learning_rate": 1e-4,
-    "epochs": 3,
-    "batch_size": 8,
-}
-WAYS: dict[str, tuple[int, dict[str, Any]]] = {
-    "recipe": (1000, {}),
-    "recipe, 400 conversations": (400, {}),
-    "recipe, 1600 conversations": (1600, {}),
+Way = tuple[int, list[str]]
+"""Conversations that Q is fitted on, and settings on top of the recipe's."""
+WAYS: dict[str, Way] = {
+    "recipe": (1000, []),
+    "recipe, 400 conversations": (400, []),
+    "recipe, 1600 conversations": (1600, []),
     "paper": (1000, PAPER),
-    "final token only": (1000, {"pooling": "final"}),
-    "one head": (1000, {"heads": 1}),
-    "not standardised": (1000, {"standardise": False}),
-    "pessimism 1": (1000, {"pessimism": 1.0}),
-    "dropout 0.4": (1000, {"dropout": 0.4}),
-    "shuffled returns": (1000, {"shuffle_returns": True}),
+    "final token only": (1000, GUARDS_OFF["final-token"]),
+    "one head": (1000, GUARDS_OFF["one-head"]),
+    "not standardised": (1000, GUARDS_OFF["not-standardised"]),
+    "pessimism 1": (1000, OPTIONS_ON["pessimism-1"]),
+    "dropout 0.4": (1000, ["q.dropout=0.4"]),
+    "shuffled returns": (1000, ["q.shuffle_returns=true"]),
 }
-SLOW = {"tuned critic": (1000, {"tune": TuneConfig(learning_rate=1e-3)})}
+SLOW = {"tuned critic": (1000, OPTIONS_ON["tuned-critic"])}
 """Takes about 25 times as long as the others together."""
 
 
@@ -92,12 +78,12 @@ class Judged:
 
 def judged(plan: Plan, backbone: Backbone) -> Judged:
     """Play, answer, and play on behind every answer."""
-    env = environments.make(plan.environment.name, **plan.environment.options)
-    partner = ScriptedPartner(cast(Bargaining, env), plan.partner.seed)
-    table = Table(env, LocalPolicy(backbone, plan.collect.sampling), partner)
+    table = table_of(plan, backbone)
     per = plan.collect.per_scenario
-    log = collect(table, seats(draw_scenarios(env, plan, Split.TRAIN, 0), per, round=0, seed=0))
-    kernels = draw_scenarios(env, plan, Split.HELDOUT, 0)
+    log = collect(
+        table, seats(draw_scenarios(table.environment, plan, Split.TRAIN, 0), per, round=0, seed=0)
+    )
+    kernels = draw_scenarios(table.environment, plan, Split.HELDOUT, 0)
     found = collect(table, seats(kernels, 1, round=0, seed=1))
     places = [(c, d.state) for c in found for d in decisions(c, plan.q.gamma)]
     random.Random(0).shuffle(places)
@@ -108,23 +94,9 @@ def judged(plan: Plan, backbone: Backbone) -> Judged:
     answers = [Response(backbone.chat.decode(g.token_ids), g.token_ids) for g in said]
     scenario = {s.kernel_id: s for s in kernels}
 
-    async def all_of_them() -> list[Conversation]:
-        jobs = []
-        for n, answer in enumerate(answers):
-            log_of, state = places[n // ANSWERS]
-            begun = log_of.turns[: action_indices(log_of.turns)[state.t - 1]]
-            for k in range(CONTINUATIONS):
-                # The answers of one state meet the same draws: their differences are less noisy.
-                seed = derive(0, "continue", state.conversation_id, state.t, k)
-                number = 10_000 + n * CONTINUATIONS + k
-                seat = Seat(scenario[state.kernel_id], Role.AGENT, number, log_of.replica, seed)
-                jobs.append(play(table, seat, (*begun, Turn(Role.AGENT, answer.text))))
-        return list(await asyncio.gather(*jobs))
-
-    returns = []
-    for n, conversation in enumerate(asyncio.run(all_of_them())):
-        t = places[n // (ANSWERS * CONTINUATIONS)][1].t
-        returns.append(decisions(conversation, plan.q.gamma)[t - 1].ret)
+    spots = [(scenario[s.kernel_id], c, s.t) for c, s in places for _ in range(ANSWERS)]
+    texts = [answer.text for answer in answers]
+    returns = returns_behind(table, plan, spots, texts, CONTINUATIONS)
     values = torch.tensor(returns).view(len(places), ANSWERS, CONTINUATIONS)
     return Judged(list(log), [s for _, s in places], answers, values)
 
@@ -145,7 +117,7 @@ def best_is_worth(returns: torch.Tensor) -> float:
     return float(sum(chosen) / 2 - returns.mean())
 
 
-def rows_of_game(game: str, ways: dict[str, tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+def rows_of_game(game: str, ways: dict[str, Way]) -> list[dict[str, Any]]:
     """Every way's quality in one game."""
     wanted = [f"collect.scenarios={CONVERSATIONS // 4}", "heldout.scenarios=100"]
     plan = cell_plan(PLAN, game, wanted, 0)
@@ -155,7 +127,9 @@ def rows_of_game(game: str, ways: dict[str, tuple[int, dict[str, Any]]]) -> list
     rows = []
     for way, (count, settings) in ways.items():
         begun = time.process_time()
-        fitted = fit_q(backbone, facts.log[:count], replace(plan.q, **settings))
+        fitted = fit_q(
+            backbone, facts.log[:count], cell_plan(PLAN, game, [*wanted, *settings], 0).q
+        )
         seconds = time.process_time() - begun
         at = [s for s in facts.states for _ in range(ANSWERS)]
         given = cast(Sequence[float], fitted.q(at, facts.answers))

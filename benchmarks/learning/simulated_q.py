@@ -7,28 +7,20 @@ Importing the module registers the method `simulated_q`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+from continuations import returns_behind, table_of
 
 from iterpo import environments
-from iterpo.agents.base import Seat
-from iterpo.agents.local import LocalPolicy
-from iterpo.agents.scripted import Bargaining, ScriptedPartner
-from iterpo.collect import Table, play
 from iterpo.domain import (
     Conversation,
     PolicyRef,
     Response,
-    Role,
     Split,
     State,
-    Turn,
-    action_indices,
-    decisions,
-    derive,
 )
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.plan import Plan, load_plan
@@ -57,43 +49,19 @@ class ValueBySimulation:
     id = f"simulation-{CONTINUATIONS}"
 
     def __call__(self, states: Sequence[State], responses: Sequence[Response]) -> list[float]:
-        plan = self.plan
-        env = environments.make(plan.environment.name, **plan.environment.options)
-        partner = ScriptedPartner(cast(Bargaining, env), plan.partner.seed)
-        table = Table(env, LocalPolicy(self.backbone, plan.collect.sampling), partner)
-
-        async def all_of_them() -> list[Conversation]:
-            return await asyncio.gather(
-                *(
-                    play(table, self._seat(state, n, k), self._begun(state, response))
-                    for n, (state, response) in enumerate(zip(states, responses, strict=True))
-                    for k in range(CONTINUATIONS)
-                )
-            )
-
+        places = [
+            (self.scenarios[s.kernel_id], self.conversations[s.conversation_id], s.t)
+            for s in states
+        ]
         with frozen(self.backbone):
-            played = asyncio.run(all_of_them())
-        values = []
-        for n, state in enumerate(states):
-            rows = [
-                decisions(c, plan.q.gamma, plan.q.discount_unit)
-                for c in played[n * CONTINUATIONS : (n + 1) * CONTINUATIONS]
-            ]
-            returns = [r[state.t - 1].ret for r in rows if r]
-            values.append(sum(returns) / len(returns) if returns else float("nan"))
-        return values
-
-    def _seat(self, state: State, n: int, k: int) -> Seat:
-        scenario = self.scenarios[state.kernel_id]
-        # Candidates of one state get the same draws: their difference is then less noisy.
-        seed = derive(self.plan.seed, "simulate", state.conversation_id, state.t, k)
-        logged = self.conversations[state.conversation_id]
-        return Seat(scenario, Role.AGENT, 10_000 + n * CONTINUATIONS + k, logged.replica, seed)
-
-    def _begun(self, state: State, response: Response) -> tuple[Turn, ...]:
-        logged = self.conversations[state.conversation_id]
-        before = logged.turns[: action_indices(logged.turns)[state.t - 1]]
-        return (*before, Turn(Role.AGENT, response.text))
+            returns = returns_behind(
+                table_of(self.plan, self.backbone),
+                self.plan,
+                places,
+                [r.text for r in responses],
+                CONTINUATIONS,
+            )
+        return [sum(found) / len(found) if found else float("nan") for found in returns]
 
 
 class SimulatedQ:

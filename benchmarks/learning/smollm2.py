@@ -94,13 +94,13 @@ def write(
     cells: list[Cell], played: dict[Cell, list[dict[str, Any]]], options: argparse.Namespace
 ) -> None:
     """Records of all that is finished, and of the yardsticks that were played."""
+    settings, folder = warm_start(options)
     records: list[dict[str, Any]] = []
     for cell in cells:
         if cell in played:
             records += played[cell]
-        elif finished(options.out, cell, plan_of(cell, options, warm_start(options)[1])):
+        elif finished(options.out, cell, plan_of(cell, options, folder)):
             records += rows_of(folder_of(options.out, cell), cell)
-    settings, folder = warm_start(options)
     made = json.loads(folder.with_suffix(".json").read_text())
     plan = plan_of(("ultimatum", "iterpo", 0), options)  # names no folder of this machine
     meta = {
