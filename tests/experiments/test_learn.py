@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("trl")
 
+from experiments import killed
 from iterpo.artifacts import open_sealed, seal
 from iterpo.domain import Conversation, Ending, Outcome, Role, Turn
 from iterpo.experiments import learn
@@ -193,26 +194,12 @@ def test_killed_at_any_moment_a_roll_back_ends_in_the_same_bytes(
     workspace = learn.FolderWorkspace
     moments = ((workspace, "improve"), (workspace, "verdict"), (learn, "seal"))
 
-    def play(run: Path, killed: bool) -> dict[str, bytes]:
+    def play(run: Path, at_moments: bool) -> dict[str, bytes]:
         for i, worse_by in enumerate((0, 1)):
             log(run, i, worse_by=worse_by, n=16)
-            owner: tuple[Any, str]
-            for owner in moments if killed else ():
-                with monkeypatch.context() as m:
-                    m.setattr(*owner, _kill)
-                    with pytest.raises(KeyboardInterrupt):
-                        learn.update(run, plan, f"round-{i}/update", ignore)
-            learn.update(run, plan, f"round-{i}/update", ignore)
-        return {
-            str(p.relative_to(run)): p.read_bytes()
-            for p in sorted(run.rglob("*"))
-            if p.is_file() and "logs" not in p.parts
-        }
+            killed.update(run, plan, i, monkeypatch, moments if at_moments else ())
+        return killed.left(run)
 
-    left = play(tmp_path / "a", killed=True)
-    assert left == play(tmp_path / "b", killed=False)
+    left = play(tmp_path / "a", at_moments=True)
+    assert left == play(tmp_path / "b", at_moments=False)
     assert any("/judge/" in name for name in left)
-
-
-def _kill(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt

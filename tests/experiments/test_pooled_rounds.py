@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("trl")
 
+from experiments import killed
 from iterpo.artifacts import open_sealed, seal
 from iterpo.domain import Conversation, Sampling
 from iterpo.errors import ConfigError
@@ -86,27 +87,14 @@ def test_killed_at_any_moment_two_rounds_end_in_the_same_bytes(
         (learn.FolderWorkspace, "verdict"), (learn, "seal"),
     )  # fmt: skip
 
-    def play(run: Path, killed: bool) -> dict[str, bytes]:
+    def play(run: Path, at_moments: bool) -> dict[str, bytes]:
         for i in (0, 1):
             log(run, plan, i)
-            for owner in moments if killed else ():
-                with monkeypatch.context() as m:
-                    m.setattr(*owner, _kill)
-                    with pytest.raises(KeyboardInterrupt):
-                        learn.update(run, plan, f"round-{i}/update", ignore)
-            learn.update(run, plan, f"round-{i}/update", ignore)
-        return {
-            str(p.relative_to(run)): p.read_bytes()
-            for p in sorted(run.rglob("*"))
-            if p.is_file() and "logs" not in p.parts
-        }
+            killed.update(run, plan, i, monkeypatch, moments if at_moments else ())
+        return killed.left(run)
 
-    assert play(tmp_path / "a", killed=True) == play(tmp_path / "b", killed=False)
+    assert play(tmp_path / "a", at_moments=True) == play(tmp_path / "b", at_moments=False)
     assert facts_of(tmp_path / "a", 1)["pooled_rounds"] == [0]
-
-
-def _kill(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_after_a_roll_back_the_log_of_the_policy_that_fell_is_pooled(

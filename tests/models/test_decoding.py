@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from iterpo.domain import Sampling
 from iterpo.models import decoding, grouped_cache, packed
@@ -19,6 +18,7 @@ from iterpo.models.decoding import Decoder, GroupedDecoder, PlainDecoder, is_gro
 from iterpo.models.generation import generate
 from iterpo.models.grouped_cache import GroupedCache
 from iterpo.models.lora import LoraSpec
+from models.random_models import random_model
 
 NEW = 40  # more than twice the steps that a grid has room for at first
 
@@ -78,29 +78,6 @@ def worst(
         float((got.log_softmax(-1) - plain_logits(model, p, said).log_softmax(-1)).abs().max())
         for p, (said, got) in zip(prompts, found, strict=True)
     )
-
-
-SMALL = {
-    "vocab_size": 220,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "bos_token_id": None,
-    "eos_token_id": 0,
-    "pad_token_id": 0,
-}
-
-
-def random_model(kind: str, **more: Any) -> Any:
-    """A tiny random model of an architecture."""
-    config = getattr(transformers, f"{kind}Config")(**(SMALL | more))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
 
 
 def holding(model: Any) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
 from iterpo.domain import Sampling
@@ -19,32 +18,11 @@ from iterpo.models.generation import Generated, generate
 from iterpo.models.kept_turns import KeptTurns, Past, weights_stamp
 from iterpo.models.prompt_pass import PromptPass
 from iterpo.models.shared_prefix import cache_argument
+from models.random_models import random_model
 
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=7)
 ENOUGH = 2**30
-
-SMALL = {
-    "vocab_size": 220,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "bos_token_id": None,
-    "eos_token_id": 0,
-    "pad_token_id": 0,
-}
-
-
-def random_model(kind: str, attention: str = "sdpa") -> Any:
-    """A tiny random model of an architecture, with fewer heads of keys than of queries."""
-    config = getattr(transformers, f"{kind}Config")(**SMALL)
-    config._attn_implementation = attention
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+LAYERS = 3
 
 
 def tokens(n: int, seed: int) -> list[int]:
@@ -72,7 +50,7 @@ def passed(model: Any, prompts: Sequence[Sequence[int]], pasts: Sequence[Past | 
     "kind", ["Llama", "Qwen2", "Qwen3", "GPTNeoX", "Olmo2", "Granite", "Gemma"]
 )
 def test_a_pass_behind_known_tokens_equals_a_plain_forward(kind: str, attention: str) -> None:
-    model = random_model(kind, attention)
+    model = random_model(kind, attention=attention, num_hidden_layers=LAYERS)
     first = [tokens(n, seed=n) for n in (9, 40, 23)]
     run, found = passed(model, first, [None] * 3)
     for prompt, got in zip(first, found, strict=True):
@@ -99,7 +77,7 @@ def test_a_pass_behind_known_tokens_equals_a_plain_forward(kind: str, attention:
 
 
 def test_the_last_layer_runs_for_the_last_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model("Llama")
+    model = random_model("Llama", num_hidden_layers=LAYERS)
     rows: list[tuple[int, ...]] = []
     mlp = type(model.model.layers[0].mlp)
     plain = mlp.forward
@@ -287,10 +265,7 @@ def test_speakers_are_one_per_prompt(tiny: Backbone) -> None:
 
 
 def test_a_model_whose_cache_is_not_plain_keeps_nothing(tiny: Backbone) -> None:
-    config = transformers.MistralConfig(**(SMALL | {"vocab_size": 300}), sliding_window=8)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = transformers.MistralForCausalLM(config).eval()
+    model = random_model("Mistral", num_hidden_layers=LAYERS, vocab_size=300, sliding_window=8)
     kept = KeptTurns(ENOUGH)
     talk = Talk(replace(tiny, model=model), kept, n=3)
     for t in range(2):
