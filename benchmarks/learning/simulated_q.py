@@ -72,7 +72,7 @@ class SimulatedQ:
         plan = load_plan(Path(workspace.folder).parents[1] / PLAN)
         env = environments.make(plan.environment.name, **plan.environment.options)
         reward = ValueBySimulation(
-            workspace._backbone(policy, None),
+            workspace.backbone(policy, None),
             plan,
             {c.id: c for c in batch.conversations},
             {s.kernel_id: s for s in draw_scenarios(env, plan, Split.TRAIN, batch.round)},

@@ -158,9 +158,9 @@ def test_an_update_after_a_fall_starts_from_the_best_round_with_a_smaller_step(
     run, rates = tmp_path / "run", []
     real = learn.FolderWorkspace
 
-    def spy(folder: Path, settings: Any, progress: Any) -> Any:
+    def spy(folder: Path, settings: Any, progress: Any, before: Any) -> Any:
         rates.append(settings.improve.learning_rate)
-        return real(folder, settings, progress)
+        return real(folder, settings, progress, before)
 
     monkeypatch.setattr(learn, "FolderWorkspace", spy)
     for i, worse_by in enumerate((0, 1, 2)):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from iterpo import artifacts
 from iterpo.domain import PolicyRef, State
-from iterpo.errors import UnknownNameError
+from iterpo.errors import ConfigError, UnknownNameError
+from iterpo.experiments.plan import MethodPlan, load_plan
 from iterpo.methods import REGISTRY, RoundBatch, make, names
 from iterpo.methods.workspace import FolderWorkspace, Settings
 from iterpo.policy_evaluation.base import QConfig
@@ -65,8 +68,6 @@ def test_an_unknown_method_is_named_with_those_that_exist() -> None:
 def test_a_failed_conversation_gives_no_state_to_improve_at(
     policy: PolicyRef, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     from iterpo.domain import Ending, Outcome
 
     lost = replace(talk(7), outcome=Outcome(Ending.INFRASTRUCTURE_FAILURE))
@@ -120,3 +121,35 @@ def test_a_stored_q_scores_as_before_also_while_an_adapter_trains_on_its_backbon
     fresh = FolderWorkspace(tmp_path, settings).stored_q(policy, tmp_path / "q")
     assert fresh(states, responses) == before
     assert torch.isfinite(torch.tensor(before)).all()
+
+
+def test_a_stage_is_filled_once_and_again_after_a_kill(tmp_path: Path) -> None:
+    seen: list[Path | None] = []
+
+    def build(folder: Path, before: Path | None) -> dict[str, int]:
+        assert not list(folder.iterdir())  # what a killed attempt left is gone
+        seen.append(before)
+        (folder / "weights").write_text("1" if before is None else "2")
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        return {"rows": 3}
+
+    first = FolderWorkspace(tmp_path / "0", Settings())
+    with pytest.raises(KeyboardInterrupt):
+        first.stage("critic", build)
+    for _ in range(2):
+        assert first.stage("critic", build) == tmp_path / "0" / "critic"
+    assert artifacts.open_sealed(tmp_path / "0" / "critic", "critic")["facts"] == {"rows": 3}
+    second = FolderWorkspace(tmp_path / "1", Settings(), before=tmp_path / "0")
+    assert (second.stage("critic", build) / "weights").read_text() == "2"
+    second.stage("actor", build)  # the update before had no such stage
+    assert seen == [None, None, tmp_path / "0" / "critic", None]
+
+
+def test_options_of_a_method_are_its_own_and_checked_with_the_plan() -> None:
+    with pytest.raises(ConfigError, match="iterpo takes no options; given beta"):
+        make("iterpo", {"beta": 0.1})
+    with pytest.raises(ConfigError, match=r"method\.options\.st_grpo takes no options; given a, b"):
+        load_plan("smoke", ["method={name: st_grpo, options: {a: 1, b: 2}}"])
+    plain = load_plan("smoke")
+    assert replace(plain, method=MethodPlan("iterpo", {})).identity() == plain.identity()

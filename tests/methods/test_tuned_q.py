@@ -79,7 +79,7 @@ def test_the_policy_that_is_improved_carries_nothing_of_the_critic(
     stored = load_file(Path(new.adapter) / "adapter_model.safetensors")
     assert stored
     assert not any("critic" in name for name in stored)
-    names = [name for name, _ in workspace._backbone(policy, None).model.named_parameters()]
+    names = [name for name, _ in workspace.backbone(policy).model.named_parameters()]
     assert any(".default." in name for name in names), "what was trained"
     assert not any(".critic." in name for name in names)
 

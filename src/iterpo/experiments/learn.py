@@ -56,8 +56,9 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
         tracking=folder / "logs" / f"{key.replace('/', '-')}-tracking",
         verdict=plan.verdict,
     )
-    workspace = FolderWorkspace(folder / key, settings, progress)
-    new = make(plan.method.name).update(policy, batch, workspace)
+    last = folder / f"round-{i - 1}" / "update" if i else None
+    workspace = FolderWorkspace(folder / key, settings, progress, last)
+    new = make(plan.method.name, plan.method.options).update(policy, batch, workspace)
     facts: dict[str, Any] = {"policy": new.id, "parent": policy.id, "next": "policy", **start.facts}
     health = folder / key / "q_health.json"
     if health.exists():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib import resources
@@ -18,7 +16,10 @@ from iterpo.domain import Sampling, derive
 from iterpo.domain.rules import Rule, broken, refuse
 from iterpo.errors import ConfigError
 from iterpo.experiments.exploration import unusable_exploration
+from iterpo.experiments.identity import identity
 from iterpo.experiments.roll_back import RollBackPlan
+from iterpo.methods import REGISTRY as BUILT_IN_METHODS
+from iterpo.methods import make
 from iterpo.methods import names as method_names
 from iterpo.methods.verdict import VerdictConfig
 from iterpo.models.engines import SamplerName, VllmConfig
@@ -36,27 +37,6 @@ __all__ = [
     "load_plan",
     "preset_names",
 ]
-
-_NO_EFFECT_ON_RESULTS = (
-    ("name",),
-    ("environment", "options", "data_dir"),
-    ("improve", "report_to"),
-    ("improve", "checkpoint_every"),
-    ("collect", "max_failed"),  # whoever accepts the failures after all resumes with more
-    # Where and how patiently a served model is asked; which one it is stays.
-    ("partner", "endpoint", "base_url"),
-    ("partner", "endpoint", "api_key_env"),
-    ("partner", "endpoint", "concurrency"),
-    ("partner", "endpoint", "call_timeout_s"),
-    ("partner", "endpoint", "conversation_timeout_s"),
-    ("partner", "endpoint", "retries"),
-    ("partner", "endpoint", "backoff_s"),
-    ("partner", "endpoint", "proxy"),
-    ("policy", "vllm", "memory_share"),
-)
-
-_NONE_AS_BEFORE = (("collect", "optimism"), ("q", "tune"))
-"""Options that earlier versions lacked: where they are null, a plan is what it was without them."""
 
 _TAKEN_BY_PARTNER = {
     "scripted": ("seed",),
@@ -149,11 +129,19 @@ class MethodPlan:
 
     name: str = "iterpo"
     """Registry name; `iterpo methods` lists them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a method that has its own; docs/reference/methods.md lists them."""
 
     def __post_init__(self) -> None:
-        """Refuse names that are not registered."""
+        """Refuse names that are not registered, and options that the method does not take."""
         known = method_names()
         refuse(self, name=(lambda v: v in known, "one of " + ", ".join(known)))
+        if self.name in BUILT_IN_METHODS:  # a plug-in may load what it likes: preflight makes it
+            try:
+                make(self.name, self.options)
+            except ConfigError as error:
+                listed = [line.strip() for line in str(error).splitlines()]
+                raise ConfigError("\n".join(f"options.{m}" for m in listed[1:] or listed)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,31 +308,7 @@ class Plan:
 
     def identity(self) -> str:
         """SHA-256 over everything that changes results: equal exactly for equal experiments."""
-        values = self.as_dict()
-        for *sections, key in _NO_EFFECT_ON_RESULTS:
-            section = values
-            for name in sections:
-                section = section[name] or {}
-            section.pop(key, None)
-        if not self.q.pool_rounds:  # a plan is what it was before there was this option
-            for key in ("pool_rounds", "pool_max_weight", "pool_min_ess"):
-                del values["q"][key]
-        for section_name, key in _NONE_AS_BEFORE:
-            if values[section_name][key] is None:
-                del values[section_name][key]
-        if values["policy"]["sampler"] == "local":  # all that earlier versions had
-            del values["policy"]["sampler"], values["policy"]["vllm"]
-        text = json.dumps(_one_spelling(values), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _one_spelling(value: Any) -> Any:
-    """64 and 64.0 are the same setting, whether written in YAML or in Python."""
-    if isinstance(value, Mapping):
-        return {k: _one_spelling(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_one_spelling(v) for v in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+        return identity(self.as_dict())
 
 
 def preset_names() -> tuple[str, ...]:

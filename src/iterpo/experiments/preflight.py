@@ -47,7 +47,7 @@ def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # no
     env = _attempt(found, lambda: environments.make(plan.environment.name, **_options(plan)))
     policy = _attempt(found, lambda: policy_of_round(folder, plan, 0))
     partner = _attempt(found, lambda: partner_of(plan.partner))
-    _attempt(found, lambda: make(plan.method.name))
+    _attempt(found, lambda: make(plan.method.name, plan.method.options))
     _attempt(found, lambda: check_grpo_fields(plan.improve))
     if plan.q.backbone == "nf4":
         _attempt(found, check_quantization)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
+from iterpo.config import parse
 from iterpo.domain import Conversation, PolicyRef, Reward
-from iterpo.errors import UnknownNameError
+from iterpo.errors import ConfigError, UnknownNameError
+from iterpo.policy_improvement.base import Learner
 
-__all__ = ["REGISTRY", "Method", "RoundBatch", "Workspace", "make", "names"]
+if TYPE_CHECKING:
+    from iterpo.models.backbone import Backbone
+
+__all__ = ["REGISTRY", "Build", "Method", "RoundBatch", "Workspace", "make", "names"]
 
 REGISTRY = {
     "iterpo": "iterpo.methods.iterpo:IterPO",
@@ -33,8 +40,17 @@ class RoundBatch:
     """Logs of other policies, by round: D_0 … D_{i-1} as a rule."""
 
 
+Build = Callable[[Path, Path | None], Mapping[str, Any]]
+"""Fills a folder, with the same stage's folder of the update before at hand (None if there is
+none), and returns facts worth keeping beside the files."""
+
+
 class Workspace(Protocol):
-    """The two operators of the reduction, with their settings, storage and resumption."""
+    """The two operators of the reduction, with their settings, storage and resumption.
+
+    The rest is for methods that need more than these two. All that is given back was made once and
+    is found again when an update goes on after a kill.
+    """
 
     def fit_q(self, policy: PolicyRef, batch: RoundBatch, *, gamma: float | None = None) -> Reward:
         """Observation 3.5: Q^pi by regression on Monte-Carlo returns; ``gamma`` overrides."""
@@ -42,6 +58,18 @@ class Workspace(Protocol):
 
     def improve(self, policy: PolicyRef, batch: RoundBatch, *, reward: Reward) -> PolicyRef:
         """Observation 3.1: single-turn RL on the logged states with any reward."""
+        ...
+
+    def learn(self, policy: PolicyRef, batch: RoundBatch, learner: Learner) -> PolicyRef:
+        """Any other training of the policy, at the plan's ``improve.lora``."""
+        ...
+
+    def stage(self, name: str, build: Build) -> Path:
+        """A folder of the method's own, e.g. a critic, which ``build`` fills."""
+        ...
+
+    def backbone(self, policy: PolicyRef, quantize: Literal["nf4"] | None = None) -> Backbone:
+        """The frozen weights of a policy, with its tokenizer and chat template."""
         ...
 
 
@@ -59,17 +87,31 @@ def names() -> tuple[str, ...]:
     return (*REGISTRY, *sorted(plugins - set(REGISTRY)))
 
 
-def make(name: str) -> Method:
+def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """The method of that name.
+
+    A method with settings of its own names their frozen dataclass ``Options`` and is made with an
+    instance of it.
 
     Raises:
         UnknownNameError: if it is not registered.
+        ConfigError: with all that is wrong with the options.
     """
+    kind = _find(name)
+    accepted = getattr(kind, "Options", None)
+    if accepted is not None:
+        return cast(Method, kind(parse(accepted, options or {}, f"options of {name}")))
+    if options:
+        raise ConfigError(f"{name} takes no options; given {', '.join(options)}")
+    return cast(Method, kind())
+
+
+def _find(name: str) -> Any:
     if name in REGISTRY:
         module, _, attribute = REGISTRY[name].partition(":")
-        return cast(Method, getattr(import_module(module), attribute)())
+        return getattr(import_module(module), attribute)
     for plugin in entry_points(group="iterpo.methods", name=name):
-        return cast(Method, plugin.load()())
+        return plugin.load()
     raise UnknownNameError(
         f"no method is called {name!r}; available: {', '.join(names())}. "
         "A method of your own is registered by the entry-point group 'iterpo.methods'."

@@ -8,13 +8,14 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from iterpo import artifacts
 from iterpo.artifacts import is_sealed, write_atomic
 from iterpo.domain import Conversation, PolicyRef, Reward, decisions, derive
 from iterpo.errors import BatchError
 from iterpo.methods.asked import ask, listen
-from iterpo.methods.base import RoundBatch
+from iterpo.methods.base import Build, RoundBatch
 from iterpo.methods.earlier_rounds import earlier_rounds
 from iterpo.methods.evidence import weigh
 from iterpo.methods.verdict import Evidence, Verdict, VerdictConfig, decide
@@ -24,7 +25,7 @@ from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.monte_carlo import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction, stored_quantization
 from iterpo.policy_evaluation.split import set_aside, why_none_aside
-from iterpo.policy_improvement.base import ImproveConfig
+from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, Learner, Training
 from iterpo.policy_improvement.grpo import improve
 from iterpo.store import METRICS, MetricsTable
 
@@ -69,13 +70,20 @@ class FolderWorkspace:
         folder/work/     trainer state while it runs
     """
 
-    def __init__(self, folder: Path, settings: Settings, progress: Progress = quiet) -> None:
-        """Nothing is loaded before it is needed."""
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        progress: Progress = quiet,
+        before: Path | None = None,
+    ) -> None:
+        """Nothing is loaded before it is needed; ``before`` is the folder of the last update."""
         self.folder = folder
         if settings.verdict.states == 0:  # nobody would ask a judge: all conversations are for Q
             settings = replace(settings, q=replace(settings.q, judge_fraction=0.0))
         self.settings = settings
         self._progress = progress
+        self._before = before
         self._loaded: dict[tuple[str, str | None], Backbone] = {}
 
     def fit_q(
@@ -83,7 +91,7 @@ class FolderWorkspace:
     ) -> QFunction:
         """Q^pi by regression on the Monte-Carlo returns of the batch (Observation 3.5)."""
         config = self.settings.q if gamma is None else replace(self.settings.q, gamma=gamma)
-        backbone = self._backbone(policy, "nf4" if config.backbone == "nf4" else None)
+        backbone = self.backbone(policy, "nf4" if config.backbone == "nf4" else None)
         target = self.folder / "q"
         if not is_sealed(target):
             table = self._table(batch.round, "fit_q")
@@ -95,7 +103,7 @@ class FolderWorkspace:
                 self._progress("fit_q", step, epochs, values)
 
             own, aside = set_aside(batch.conversations, config)  # the rest is for the judge alone
-            earlier = earlier_rounds(lambda: self._backbone(policy, None), batch, aside, config)
+            earlier = earlier_rounds(lambda: self.backbone(policy, None), batch, aside, config)
             result = fit_q(backbone, own, config, record, earlier)
             report = json.dumps(result.report.to_dict(), indent=1, sort_keys=True)
             write_atomic(self.folder / "q_health.json", report + "\n")
@@ -103,26 +111,55 @@ class FolderWorkspace:
         return QFunction.load(target, backbone)
 
     def improve(self, policy: PolicyRef, batch: RoundBatch, *, reward: Reward) -> PolicyRef:
-        """Single-turn RL on the logged states (Observation 3.1); the adapter is stored unmerged."""
+        """Single-turn RL on the logged states (Observation 3.1)."""
+
+        def on_reward(training: Training) -> ImproveResult:
+            states = [row.state for c in batch.conversations for row in decisions(c, gamma=0.0)]
+            return improve(
+                training.backbone,
+                states,
+                reward,
+                self.settings.improve,
+                workdir=training.workdir,
+                record=training.record,
+                progress=training.progress,
+            )
+
+        return self.learn(policy, batch, on_reward)
+
+    def learn(self, policy: PolicyRef, batch: RoundBatch, learner: Learner) -> PolicyRef:
+        """Any training of the policy; the adapter is stored unmerged."""
         target = self.folder / "policy"
         if is_sealed(target):
             self._clear_work()  # a kill may have fallen between sealing and clearing
             return read_policy(target)
-        states = [row.state for c in batch.conversations for row in decisions(c, gamma=0.0)]
-        result = improve(
-            self._backbone(policy, None),
-            states,
-            reward,
-            self.settings.improve,
-            workdir=self.folder / "work",
-            record=self._table(batch.round, "improve").record,
-            progress=lambda done, total, facts: self._progress("improve", done, total, facts),
+        result = learner(
+            Training(
+                self.backbone(policy),
+                self.settings.improve.lora,
+                self.settings.improve.seed,
+                self.folder / "work",
+                record=self._table(batch.round, "improve").record,
+                progress=lambda done, total, facts: self._progress("improve", done, total, facts),
+            )
         )
         saved = save_policy(
             target, result.model, result.adapter_name, parent=policy, round=policy.round + 1
         )
         self._clear_work()
         return saved
+
+    def stage(self, name: str, build: Build) -> Path:
+        """``folder/name``, filled by ``build`` and sealed; left-overs of a kill are removed."""
+        target = self.folder / name
+        if not is_sealed(target):
+            earlier = self._before / name if self._before is not None else None
+            if earlier is not None and not is_sealed(earlier):
+                earlier = None
+            facts: dict[str, Any] = {}
+            with artifacts.build(target, name, facts) as fresh:
+                facts |= build(fresh, earlier)
+        return target
 
     def verdict(self, old: PolicyRef, new: PolicyRef, batch: RoundBatch) -> Verdict | None:
         """Whether ``new`` is better than ``old``, from evidence; None where no states are asked.
@@ -144,7 +181,7 @@ class FolderWorkspace:
         heard = listen(load(new, dtype=settings.dtype, device=settings.device), asked)
         self._progress("verdict", 1, 2, {})
         gc.collect()
-        backbone = self._backbone(old, None)
+        backbone = self.backbone(old, None)
         judge, notes = self._judge(old, aside)
         none_aside = why_none_aside(batch.conversations, settings.q)
         notes = (none_aside,) if none_aside else notes
@@ -171,7 +208,7 @@ class FolderWorkspace:
             shuffle_returns=False,  # the control must be judged by true returns
             seed=derive(q.seed, "judge") % 2**31,
         )
-        backbone = self._backbone(policy, "nf4" if q.backbone == "nf4" else None)
+        backbone = self.backbone(policy, "nf4" if q.backbone == "nf4" else None)
         target = self.folder / "judge"
         if not is_sealed(target):
             try:
@@ -186,7 +223,7 @@ class FolderWorkspace:
         Raises:
             ArtifactError: if ``folder`` holds no Q of this policy.
         """
-        return QFunction.load(folder, self._backbone(policy, stored_quantization(folder)))
+        return QFunction.load(folder, self.backbone(policy, stored_quantization(folder)))
 
     def _forget(self) -> None:
         self._loaded.clear()
@@ -200,7 +237,8 @@ class FolderWorkspace:
             shutil.copytree(written, kept, dirs_exist_ok=True)
         shutil.rmtree(work, ignore_errors=True)
 
-    def _backbone(self, policy: PolicyRef, quantize: Literal["nf4"] | None) -> Backbone:
+    def backbone(self, policy: PolicyRef, quantize: Literal["nf4"] | None = None) -> Backbone:
+        """The frozen weights of a policy, loaded once."""
         key = (policy.id, quantize)
         if key not in self._loaded:
             s = self.settings

@@ -27,9 +27,11 @@ __all__ = [
     "TRACKERS",
     "ImproveConfig",
     "ImproveResult",
+    "Learner",
     "Operator",
     "Progress",
     "Record",
+    "Training",
     "improve",
 ]
 
@@ -247,6 +249,28 @@ class ImproveResult:
     """The drift monitors of the adapter as it is given back, on responses drawn for that:
     ``kl_response``, ``kl``, ``entropy``, ``completion_tokens``, ``repeated_ngrams``, ``box_rate``,
     ``miscopied``; empty where ``kl_share`` is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What every training of a policy is given, whatever it learns from."""
+
+    backbone: Backbone
+    """The policy that collected the batch; its weights are trained in place."""
+    lora: LoraSpec
+    """Adapter to train. A policy that has one is trained on from it, and must have this shape."""
+    seed: int
+    """Root of every random draw."""
+    workdir: Path
+    """Folder for checkpoints; a restart with equal inputs goes on from the latest."""
+    record: Record | None = None
+    """Receives the metrics of every step."""
+    progress: Progress | None = None
+    """Receives how far the work is."""
+
+
+Learner = Callable[[Training], ImproveResult]
+"""Trains a policy by a loss of its own, on data that it holds already."""
 
 
 class Operator(Protocol):
