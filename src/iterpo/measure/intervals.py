@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-__all__ = ["Interval", "mean_interval", "paired_difference", "proportion_interval", "t_quantile"]
+__all__ = [
+    "Interval",
+    "mean_interval",
+    "paired_difference",
+    "proportion_interval",
+    "t_quantile",
+    "t_tail",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,17 @@ def t_quantile(p: float, df: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if _central_mass(middle, df) < 2 * p - 1 else (low, middle)
     return (low + high) / 2
+
+
+def t_tail(t: float, df: int) -> float:
+    """P(|T| >= |t|) of Student's t for whole degrees of freedom: a two-sided p-value.
+
+    >>> round(t_tail(2.228, 10), 3), round(t_tail(-1.96, 1000), 3)
+    (0.05, 0.05)
+    """
+    if df > 300:  # as in ``t_quantile``
+        return math.erfc(abs(t) / math.sqrt(2))
+    return max(0.0, 1.0 - _central_mass(abs(t), df))
 
 
 def _central_mass(t: float, df: int) -> float:
