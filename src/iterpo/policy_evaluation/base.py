@@ -133,7 +133,8 @@ class QConfig:
     shuffle_returns: bool = False
     """Negative control: returns are permuted among the fitted rows, so Q learns nothing true."""
     max_batch_tokens: int = 8192
-    """Padded tokens of one forward pass over conversations; bounds the memory."""
+    """Padded tokens of one forward pass over conversations; bounds the memory. With `tune`, a
+    gradient step over more is taken in parts."""
     seed: int = 42
     """Root of the split, the initial weights, the row order and the dropout."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -71,6 +71,7 @@ def one_epoch(
     read: Callable[[Tensor], Tensor],
     data: tuple[Tensor, Tensor | None],
     batch_size: int,
+    slices: Callable[[Tensor], Sequence[Tensor]] = lambda rows: (rows,),
 ) -> float:
     """One pass over n rows in random order; returns the mean squared error, dropout on.
 
@@ -80,22 +81,25 @@ def one_epoch(
         read: Features (b, d) of the rows with these indices.
         data: Scaled targets (n,), and weights (n,) of mean 1 or None.
         batch_size: Rows of a step.
+        slices: Parts of a step's row indices that are read one after the other, to save memory;
+            their gradients are summed.
     """
     targets, weights = data
     head.train()
     total = 0.0
     order = torch.randperm(len(targets))
     for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
-        errors = head.normalised(read(rows)) - targets[rows, None]  # (b, heads)
-        squares = errors.square()
-        if weights is not None:
-            squares = squares * weights[rows, None]
-        loss = squares.mean(dim=0)
+        step = order[start : start + batch_size]
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss.sum())  # the sum trains each head as if it were alone
+        for rows in slices(step):
+            errors = head.normalised(read(rows)) - targets[rows, None]  # (b, heads)
+            squares = errors.square()
+            if weights is not None:
+                squares = squares * weights[rows, None]
+            loss = squares.mean(dim=0) * (len(rows) / len(step))
+            torch.autograd.backward(loss.sum())  # the sum trains each head as if it were alone
+            total += float(loss.mean().detach()) * len(step)
         optimizer.step()
-        total += float(loss.mean().detach()) * len(rows)
     return total / len(targets)
 
 

@@ -69,8 +69,12 @@ def tune(
         def read(index: Tensor) -> Tensor:
             return read_with_gradients(critic, [rows[i] for i in index.tolist()], config.pooling)
 
+        def slices(index: Tensor) -> list[Tensor]:
+            return _slices(index, rows, config.max_batch_tokens)
+
         for epoch in range(1, settings.epochs + 1):
-            loss = one_epoch(head, optimizer, read, (scaled, weights), config.batch_size)
+            data = (scaled, weights)
+            loss = one_epoch(head, optimizer, read, data, config.batch_size, slices)
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"tuning Q diverged in epoch {epoch} (loss {loss}); lower tune.learning_rate "
@@ -99,3 +103,16 @@ def read_with_gradients(critic: Backbone, rows: Sequence[TokenRow], pooling: Poo
         begin = len(row.prompt)
         found.append(pooled(state[begin : begin + len(row.response)], pooling))
     return torch.stack(found)
+
+
+def _slices(index: Tensor, rows: Sequence[TokenRow], most: int) -> list[Tensor]:
+    """Rows of a step, the longest first, cut where another would make more than ``most`` tokens."""
+    lengths = {i: len(rows[i].prompt) + len(rows[i].response) for i in index.tolist()}
+    if len(lengths) * max(lengths.values()) <= most:
+        return [index]
+    parts: list[list[int]] = []
+    for i in sorted(lengths, key=lambda i: (-lengths[i], i)):
+        if not parts or (len(parts[-1]) + 1) * lengths[parts[-1][0]] > most:
+            parts.append([])
+        parts[-1].append(i)
+    return [torch.tensor(part) for part in parts]
