@@ -14,6 +14,7 @@ import torch
 
 from iterpo.domain import Message, Response, Sampling, State
 from iterpo.models.backbone import frozen
+from iterpo.policy_improvement import drift
 from iterpo.policy_improvement.drift import Responses, measure
 from iterpo.policy_improvement.monitors import boxes, miscopied, repeated_share, text_monitors
 from iterpo.policy_improvement.watch import DriftLimits, Watch
@@ -72,8 +73,13 @@ def test_monitors_are_shares_of_what_they_speak_of() -> None:
     assert repeated_share([]) == 0
 
 
-def test_kl_is_the_exact_one_token_by_token(make_backbone: MakeBackbone, tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [2**25, 1])
+def test_kl_is_the_exact_one_token_by_token(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
     """Against log-probs of the whole vocabulary at every place, one sequence at a time."""
+    for name in ("_HELD", "_CACHED"):
+        monkeypatch.setattr(drift, name, held)
     backbone = make_backbone()
     run = Run(backbone, tmp_path, replace(BASE, steps=6), share_of_w7)
     model = run.result.model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import torch
 from iterpo.domain import Response, State
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.hub import base_policy
-from iterpo.models.kept_states import keeping
+from iterpo.models.kept_states import KeptStates, keeping
 from iterpo.models.shared_prefix import shared_states
 from iterpo.policy_evaluation.features import features
 from iterpo.policy_improvement import _trl
 from iterpo.policy_improvement.candidates import Batch
+from iterpo.policy_improvement.drift import Responses, measure
 from policy_improvement.runs import ONE_SGD_STEP, Run, Scores, difference, varied
 from policy_improvement.tiny import MakeBackbone, write_model
 
@@ -62,6 +64,60 @@ def test_states_that_the_reward_read_give_the_same_reference(
     assert kept.rows[3]["kl"] == pytest.approx(plain.rows[3]["kl"], rel=1e-3)
     assert difference(plain.weights(), free.weights()) > 1e-3
     assert difference(plain.weights(), kept.weights()) < 1e-5  # fp32, another order of sums
+
+
+def test_states_that_kl_was_measured_at_serve_for_the_reference_too(
+    make_backbone: MakeBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[list[bool]] = []
+    kept = Batch.kept
+
+    def spy(self: Batch, *args: Any) -> Any:
+        found = kept(self, *args)
+        taken.append(found[0].tolist())
+        return found
+
+    monkeypatch.setattr(Batch, "kept", spy)
+    config = replace(HELD, kl_share=0.5)
+    measured = Run(make_backbone(), tmp_path / "measured", config)
+    assert taken == [[True] * 8 + [False] * 8] * 3  # of two of the four states
+    unmeasured = Run(make_backbone(), tmp_path / "unmeasured", replace(config, kl_share=0.0))
+    assert taken[3:] == [[False] * 16] * 3
+    assert difference(measured.weights(), unmeasured.weights()) < 1e-6
+
+
+def test_kl_is_the_same_with_states_that_were_kept(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    """With those of other weights it is not, so they are read."""
+    backbone = make_backbone()
+    model = Run(backbone, tmp_path, replace(HELD, beta=0.0)).result.model
+    ids = torch.tensor([[2, 9, 1, 4, 9, 10], [2, 9, 1, 4, 12, 1]])
+    mask = torch.tensor([[1] * 6, [1] * 5 + [0]])
+
+    def kl(known: KeptStates | None) -> float:
+        return measure(
+            backbone,
+            model,
+            Responses(ids, mask, 2),
+            temperature=1.0,
+            size=1,
+            shared=True,
+            autocast=nullcontext,
+            known=known,
+        ).per_response
+
+    known = KeptStates(backbone)
+    fresh = kl(None)
+    assert kl(known) == fresh
+    assert {key: len(states) for key, states in known.found.items()} == {
+        ((2, 9, 1, 4), (9, 10)): 2,
+        ((2, 9, 1, 4), (12,)): 1,
+    }
+    assert kl(known) == fresh > 1e-4
+    for key in known.found:
+        known.found[key] = torch.zeros_like(known.found[key])
+    assert kl(known) != fresh
 
 
 @pytest.mark.parametrize("reason", ["inexact", "checkpointing"])

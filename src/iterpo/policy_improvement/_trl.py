@@ -261,7 +261,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         self.beta = 0.0  # keeps the trainer from looking for a reference of its own
         out: dict[str, Any] = super()._generate_and_score_completions(inputs)
         batch, observer = self._batch, self.observer
-        drift = observer.observe(batch, int(self.state.global_step), self.passes)
+        drift = observer.observe(batch, int(self.state.global_step), self.passes, self._kept)
         if observer.kl_weight > 0:
             out["ref_per_token_logps"] = self._reference_logps(out)
         self._kept.found.clear()  # not to be held through the passes of training
@@ -330,7 +330,8 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         with frozen(self.job.backbone):
             if states is not None:
                 own = ids[known, -n:], mask[known, -n:]
-                found[known] = response_logps(self.model, states, *own)[0]
+                with self.accelerator.autocast():
+                    found[known] = response_logps(self.model, states, *own)[0]
             if bool(known.all()):
                 return found
             size = self.args.per_device_train_batch_size

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from iterpo.models.backbone import Backbone, frozen
 from iterpo.models.generation import evaluating
-from iterpo.policy_improvement.shared_prompt import response_logits
+from iterpo.models.kept_states import KeptStates
+from iterpo.policy_improvement.shared_prompt import token_logits, token_states, vocabulary
 
 __all__ = [
     "Moved",
@@ -24,6 +25,9 @@ __all__ = [
     "read_adapter",
     "write_adapter",
 ]
+
+_HELD = 2**25  # logits of each policy that are held at a time
+_CACHED = 2**22  # of these, as many as a processor's cache holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ def measure(
     size: int,
     shared: bool,
     autocast: Callable[[], AbstractContextManager[Any]],
+    known: KeptStates | None = None,
 ) -> Moved:
     """KL of the policy from the one that ``backbone`` was loaded with, and its entropy.
 
@@ -82,21 +87,59 @@ def measure(
         size: Responses per forward pass.
         shared: Whether a pass may compute a common prompt once.
         autocast: Context of a forward pass.
+        known: States of the round's policy: read where they are kept, and left where not.
     """
-    kl = entropy = tokens = 0.0
-    for part in responses.chunks(size):
-        mask = part.mask[:, -part.length :]
-        both = []
-        for where in (evaluating(model), frozen(backbone)):
-            with where, autocast():
-                logits = response_logits(model, part.ids, part.mask, part.length, shared=shared)
-                both.append(torch.log_softmax(logits / temperature, -1))
-        now, then = both
-        p = now.exp()
-        kl += float(((p * (now - then)).sum(-1).clamp(min=0).double() * mask).sum())
-        entropy -= float(((p * now).sum(-1).double() * mask).sum())
-        tokens += float(mask.sum())
-    return Moved(kl / max(len(responses.ids), 1), kl / max(tokens, 1.0), entropy / max(tokens, 1.0))
+    parts = list(responses.chunks(size))
+    with evaluating(model), autocast():
+        now = torch.cat([_states(model, part, shared) for part in parts])
+    with frozen(backbone), autocast():
+        then = torch.cat([_then(model, part, shared, known) for part in parts])
+    kl = entropy = 0.0
+    at_once = max(1, _HELD // vocabulary(model))
+    for some, same in zip(torch.split(now, at_once), torch.split(then, at_once), strict=True):
+        with evaluating(model), autocast():
+            logits = token_logits(model, some)
+        with frozen(backbone), autocast():
+            reference = token_logits(model, same)
+        moved, own = _compared(logits, reference, temperature)
+        kl += moved
+        entropy += own
+    tokens = max(len(now), 1)
+    return Moved(kl / max(len(responses.ids), 1), kl / tokens, entropy / tokens)
+
+
+def _states(model: Any, part: Responses, shared: bool) -> torch.Tensor:
+    return token_states(model, part.ids, part.mask, part.length, shared=shared)
+
+
+def _then(model: Any, part: Responses, shared: bool, known: KeptStates | None) -> torch.Tensor:
+    if known is None:
+        return _states(model, part, shared)
+    n, real = part.length, part.mask.bool()
+    pairs = [
+        (ids[:-n][own[:-n]].tolist(), ids[-n:][own[-n:]].tolist())
+        for ids, own in zip(part.ids, real, strict=True)
+    ]
+    found = [known.of(*pair) for pair in pairs]
+    if all(f is not None for f in found):
+        return torch.cat([f for f in found if f is not None])
+    states = _states(model, part, shared)
+    lengths = [len(said) for _, said in pairs]
+    for pair, own in zip(pairs, torch.split(states, lengths), strict=True):
+        known.put(*pair, own)
+    return states
+
+
+def _compared(now: torch.Tensor, then: torch.Tensor, temperature: float) -> tuple[float, float]:
+    """KL and entropy in nats, summed over places, from logits (n, V)."""
+    kl = entropy = 0.0
+    rows = max(1, _CACHED // now.size(1))
+    for both in zip(torch.split(now, rows), torch.split(then, rows), strict=True):
+        a, b = (torch.log_softmax(x.float() / temperature, -1) for x in both)
+        p = a.exp()
+        kl += float(torch.sub(a, b, out=b).mul_(p).sum(-1).clamp(min=0).double().sum())
+        entropy -= float(a.mul_(p).sum(-1).double().sum())
+    return kl, entropy
 
 
 def adapter_of(model: Any) -> dict[str, torch.Tensor]:

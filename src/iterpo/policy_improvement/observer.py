@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from iterpo.models.kept_states import KeptStates
 from iterpo.policy_improvement.candidates import Batch, draw_candidates
 from iterpo.policy_improvement.drift import (
     Moved,
@@ -22,12 +23,13 @@ from iterpo.policy_improvement.drift import (
 )
 from iterpo.policy_improvement.job import Job, Tally
 from iterpo.policy_improvement.kl_guard import KlGuard
-from iterpo.policy_improvement.shared_prompt import response_logits
+from iterpo.policy_improvement.shared_prompt import token_logits, token_states, vocabulary
 from iterpo.policy_improvement.tempering import log_mixture_weights, token_logps
 from iterpo.policy_improvement.watch import Watch
 
 __all__ = ["Observer", "Passes"]
 
+_HELD = 2**24  # logits that are held at a time
 _KEPT = "within-kl-stop.safetensors"
 
 
@@ -69,13 +71,22 @@ class Observer:
         kept = adapter_of(job.model) if config.kl_stop is not None else {}
         return cls(job, tally, Watch(config.drift), guard, config.beta, kept)
 
-    def observe(self, batch: Batch, step: int, passes: Passes) -> dict[str, float]:
-        """Monitors of a batch that the policy after ``step`` steps drew; follows its KL."""
+    def observe(
+        self, batch: Batch, step: int, passes: Passes, known: KeptStates
+    ) -> dict[str, float]:
+        """Monitors of a batch that the policy after ``step`` steps drew; follows its KL.
+
+        Args:
+            batch: The candidates.
+            step: Steps done.
+            passes: How to run the policy.
+            known: States of the frozen policy; those measured at are added.
+        """
         config, found = self.job.config, batch.monitors(self.job)
         shown = self._measured_states(len(self.job.order[0])) * config.group_size
         if rows := [n for n in range(shown) if batch.own[n]]:
             with self.tally.timed("drift"):
-                moved = self._moved(batch, rows, passes)
+                moved = self._moved(batch, rows, passes, known)
             found.update(kl_response=moved.per_response, kl=moved.per_token)
             self.kl_weight = self.guard.weight(moved.per_response)
             if self.guard.within(moved.per_response, step) and config.kl_stop is not None:
@@ -88,14 +99,23 @@ class Observer:
         """Ratio (N,) of the policy to the mixture of temperatures that drew the candidates."""
         config, found = self.job.config, []
         everyone = batch.padded(self.job, range(len(batch.indices)))
-        n = everyone.length
+        n, at_once = everyone.length, max(1, _HELD // vocabulary(passes.model))
         shared = passes.shares(everyone.ids, everyone.mask, n)
         own, given = config.sampling.temperature, config.candidate_temperatures
         for part in everyone.chunks(config.group_size):
+            mask = part.mask[:, -n:]
+            logps = mask.new_zeros(len(given), *mask.shape, dtype=torch.float32)
             with torch.no_grad(), passes.autocast():
-                logits = response_logits(passes.model, part.ids, part.mask, n, shared=shared)
-            logps = token_logps(logits, part.ids[:, -n:], given)
-            found.append(log_mixture_weights(logps, part.mask[:, -n:], given, own))
+                states = token_states(passes.model, part.ids, part.mask, n, shared=shared)
+                said = torch.split(part.ids[:, -n:][mask.bool()], at_once)
+                logps[:, mask.bool()] = torch.cat(
+                    [
+                        token_logps(token_logits(passes.model, some).float(), ids, given)
+                        for some, ids in zip(torch.split(states, at_once), said, strict=True)
+                    ],
+                    dim=1,
+                )
+            found.append(log_mixture_weights(logps, mask, given, own))
         return torch.cat(found).exp().float()
 
     def finish(self, passes: Passes) -> dict[str, float]:
@@ -143,16 +163,20 @@ class Observer:
             **batch.monitors(self.job),
         }
 
-    def _moved(self, batch: Batch, rows: Sequence[int], passes: Passes) -> Moved:
+    def _moved(
+        self, batch: Batch, rows: Sequence[int], passes: Passes, known: KeptStates | None = None
+    ) -> Moved:
         responses = batch.padded(self.job, rows)
+        shared = passes.shares(responses.ids, responses.mask, responses.length)
         return measure(
             self.job.backbone,
             passes.model,
             responses,
             temperature=self.job.config.sampling.temperature,
             size=self.job.config.group_size,
-            shared=passes.shares(responses.ids, responses.mask, responses.length),
+            shared=shared,
             autocast=passes.autocast,
+            known=known if shared else None,
         )
 
     def _measured_states(self, states: int) -> int:

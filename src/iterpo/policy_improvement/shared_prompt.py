@@ -20,10 +20,11 @@ __all__ = [
     "agree",
     "can_share",
     "precomputed",
-    "response_logits",
     "response_logps",
     "response_states",
     "shared_logps",
+    "token_logits",
+    "token_states",
 ]
 
 
@@ -58,10 +59,10 @@ def response_states(
     return states_behind(decoder, before, index, ids[:, width:-1], mask[:, :-1])
 
 
-def response_logits(
+def token_states(
     model: Any, ids: torch.Tensor, mask: torch.Tensor, n_response: int, *, shared: bool
 ) -> torch.Tensor:
-    """Logits (B, C, V), float32, that predict the response tokens; ids and mask as above.
+    """The hidden states (n, d) that predict the n real response tokens; ids and mask as above.
 
     Args:
         model: ``PeftModel`` of a causal language model.
@@ -70,20 +71,21 @@ def response_logits(
         n_response: C.
         shared: Whether rows of one prompt share its forward pass.
     """
+    decoder = model.get_base_model().base_model
     if shared:
-        decoder = model.get_base_model().base_model
-        with precomputed(decoder, response_states(decoder, ids, mask, n_response)):
-            logits = model(input_ids=ids[:, -n_response:]).logits
-        return cast(torch.Tensor, logits).float()
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    out = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=positions,
-        use_cache=False,
-        logits_to_keep=n_response + 1,
-    )
-    return cast(torch.Tensor, out.logits)[:, :-1].float()
+        states = response_states(decoder, ids, mask, n_response)
+    else:
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        out = decoder(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+        states = out.last_hidden_state[:, -n_response - 1 : -1]
+    return states[mask[:, -n_response:].bool()]
+
+
+def token_logits(model: Any, states: torch.Tensor) -> torch.Tensor:
+    """Logits (n, V), in the model's own type, of states (n, d)."""
+    ids = states.new_zeros(1, len(states), dtype=torch.long)  # are not looked at
+    with precomputed(model.get_base_model().base_model, states[None]):
+        return cast(torch.Tensor, model(input_ids=ids).logits[0])
 
 
 def shared_logps(
@@ -170,3 +172,8 @@ def _distinct(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         index.append(places[prompt])
     device = prompts.device
     return torch.tensor(rows, device=device), torch.tensor(index, device=device)
+
+
+def vocabulary(model: Any) -> int:
+    """Logits of a token."""
+    return int(model.config.get_text_config().vocab_size)

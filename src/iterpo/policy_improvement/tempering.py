@@ -37,7 +37,7 @@ def temperatures_of(
 def token_logps(
     logits: torch.Tensor, ids: torch.Tensor, temperatures: Sequence[float]
 ) -> torch.Tensor:
-    """Log-probs (K, B, C) of the drawn tokens (B, C) at each temperature, from logits (B, C, V)."""
+    """Log-probs (K, …) of the drawn tokens (…) at each temperature, from logits (…, V)."""
     found = [
         torch.log_softmax(logits / t, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
         for t in temperatures
