@@ -40,7 +40,7 @@ from iterpo.experiments.rollout import draw_scenarios
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import load_policy
 from iterpo.models.generation import generate
-from iterpo.policy_evaluation.monte_carlo import fit_q
+from iterpo.policy_evaluation.fit import fit_q
 
 PLAN = Path(__file__).with_name("improvement.yaml")
 STATES, ANSWERS, CONTINUATIONS, CONVERSATIONS = 96, 8, 4, 1600

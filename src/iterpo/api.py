@@ -142,7 +142,7 @@ def fit_q(
     """
     from iterpo.models.backbone import load
     from iterpo.policy_evaluation.base import QConfig
-    from iterpo.policy_evaluation.monte_carlo import fit_q as fit
+    from iterpo.policy_evaluation.fit import fit_q as fit
     from iterpo.policy_evaluation.split import set_aside
 
     config = QConfig(gamma=gamma, **{"judge_fraction": 0.0, **options})

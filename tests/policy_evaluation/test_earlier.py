@@ -11,7 +11,7 @@ import torch
 
 from iterpo.domain import decisions
 from iterpo.errors import ConfigError
-from iterpo.policy_evaluation import monte_carlo
+from iterpo.policy_evaluation import fit
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.earlier import (
     EarlierRound,
@@ -19,7 +19,7 @@ from iterpo.policy_evaluation.earlier import (
     turn_weights,
     weigh_rounds,
 )
-from iterpo.policy_evaluation.monte_carlo import fit_q
+from iterpo.policy_evaluation.fit import fit_q
 from iterpo.policy_evaluation.qfunction import ValueHead
 from iterpo.policy_evaluation.regression import regress
 
@@ -184,13 +184,13 @@ def test_the_report_is_about_conversations_that_no_earlier_copy_gave_away(
     talks = [talk(i, 2, float(i % 3)) for i in range(10)]
     copies = EarlierRound(0, tuple(talks), ((0.0, 0.0),) * 10)
     sizes = []
-    real = monte_carlo.regress
+    real = fit.regress
 
     def spy(x, g, config, on_epoch, weights):
         sizes.append((len(x), None if weights is None else len(weights)))
         return real(x, g, config, on_epoch, weights)
 
-    monkeypatch.setattr(monte_carlo, "regress", spy)
+    monkeypatch.setattr(fit, "regress", spy)
     config = QConfig(hidden=4, epochs=1, pool_rounds=1)
     report = fit_q(backbone, talks, config, earlier=[copies]).report
     assert (report.train.rows, report.heldout.rows, report.rows) == (16, 4, 20)

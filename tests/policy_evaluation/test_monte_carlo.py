@@ -12,7 +12,8 @@ from iterpo.domain import Ending, Exploration, Outcome, decisions
 from iterpo.errors import BatchError, TrainingError
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.features import features
-from iterpo.policy_evaluation.monte_carlo import fit_q, training_rows
+from iterpo.policy_evaluation.fit import fit_q
+from iterpo.policy_evaluation.monte_carlo import training_rows
 from iterpo.policy_evaluation.regression import regress
 
 QUICK = QConfig(hidden=16, learning_rate=3e-3, epochs=4)

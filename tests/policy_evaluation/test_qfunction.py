@@ -15,7 +15,7 @@ from iterpo.errors import ArtifactError
 from iterpo.models.backbone import Backbone, attach_lora
 from iterpo.models.lora import LoraSpec
 from iterpo.policy_evaluation.base import QConfig
-from iterpo.policy_evaluation.monte_carlo import fit_q
+from iterpo.policy_evaluation.fit import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
 
 

@@ -19,7 +19,7 @@ from iterpo.models.critic import attach_critic, critic_weights, learning, load_c
 from iterpo.models.lora import LoraSpec
 from iterpo.policy_evaluation.base import QConfig, TuneConfig
 from iterpo.policy_evaluation.features import features, token_rows
-from iterpo.policy_evaluation.monte_carlo import fit_q
+from iterpo.policy_evaluation.fit import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction
 from iterpo.policy_evaluation.regression import regress
 from iterpo.policy_evaluation.tuned import read_with_gradients, tune

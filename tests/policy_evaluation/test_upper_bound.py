@@ -11,7 +11,7 @@ from iterpo.domain import Response, decisions
 from iterpo.errors import ConfigError
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.features import features
-from iterpo.policy_evaluation.monte_carlo import fit_q
+from iterpo.policy_evaluation.fit import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
 from iterpo.policy_evaluation.upper_bound import UpperBound
 

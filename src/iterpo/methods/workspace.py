@@ -22,7 +22,7 @@ from iterpo.methods.verdict import Evidence, Verdict, VerdictConfig, decide
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import read_policy, save_policy
 from iterpo.policy_evaluation.base import QConfig
-from iterpo.policy_evaluation.monte_carlo import fit_q
+from iterpo.policy_evaluation.fit import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction, stored_quantization
 from iterpo.policy_evaluation.split import set_aside, why_none_aside
 from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, Learner, Training
