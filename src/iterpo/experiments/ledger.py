@@ -13,7 +13,7 @@ from iterpo.config import canonical_yaml
 from iterpo.errors import ArtifactError, ResumeError
 from iterpo.experiments.plan import Plan, load_plan
 
-__all__ = ["LEDGER", "PLAN", "Ledger"]
+__all__ = ["LEDGER", "PLAN", "Ledger", "hold"]
 
 PLAN = "plan.yaml"
 LEDGER = "ledger.json"
@@ -50,7 +50,7 @@ class Ledger:
             raise ResumeError(
                 f"{folder} is not empty and holds no run. Name a new or empty folder with --out."
             )
-        lock = _acquire(folder)
+        lock = hold(folder)
         if not begun and known.exists() and _has_work(folder):
             lock.close()
             raise ResumeError(
@@ -115,7 +115,12 @@ def _has_work(folder: Path) -> bool:
     return is_sealed(folder / "preflight") or any(folder.glob("round-*"))
 
 
-def _acquire(folder: Path) -> IO[bytes]:
+def hold(folder: Path) -> IO[bytes]:
+    """The lock of a folder, held until the file is closed.
+
+    Raises:
+        ResumeError: if another process has it, and keeps it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     lock = (folder / _LOCK).open("ab")
     deadline = time.monotonic() + _LOCK_WAIT_S

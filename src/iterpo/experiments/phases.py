@@ -20,7 +20,7 @@ from iterpo.experiments.events import Report, encode
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.plan import load_plan
 
-__all__ = ["PHASES", "TIMINGS", "execute", "main"]
+__all__ = ["PHASES", "TIMINGS", "as_child", "execute", "main"]
 
 PHASES = {
     "preflight": "iterpo.experiments.preflight:preflight",
@@ -57,11 +57,22 @@ def execute(folder: Path, key: str, report: Report) -> None:
 def main(arguments: list[str]) -> int:
     """Entry of a phase process: RUN_FOLDER KEY EVENT_FD."""
     folder, key, descriptor = Path(arguments[0]), arguments[1], int(arguments[2])
+    return as_child(folder, descriptor, lambda report: execute(folder, key, report))
+
+
+def as_child(folder: Path, descriptor: int, work: Callable[[Report], None]) -> int:
+    """Do the work of a child process; its exit code.
+
+    Args:
+        folder: Where it writes.
+        descriptor: Of the pipe that its events go to.
+        work: What to do. An error that is raised on purpose becomes a message on standard error.
+    """
     _end_with_parent()
     with os.fdopen(descriptor, "w", encoding="utf-8", buffering=1) as pipe:
         try:
             with naming_full_disk(folder):
-                execute(folder, key, lambda event: _tell(pipe.write, encode(event)))
+                work(lambda event: _tell(pipe.write, encode(event)))
         except (IterpoError, ModuleNotFoundError) as error:
             told = error if isinstance(error, IterpoError) else missing_extra(error, "a run")
             if told is None:
