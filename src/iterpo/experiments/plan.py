@@ -35,6 +35,7 @@ __all__ = [
     "Plan",
     "PolicyPlan",
     "load_plan",
+    "plan_values",
     "preset_names",
 ]
 
@@ -335,21 +336,28 @@ def load_plan(
     Raises:
         ConfigError: with all mistakes of the plan at once.
     """
-    path = Path(source)
-    if not path.is_file():
-        known = preset_names()
-        if str(source) not in known:
-            raise ConfigError(
-                f"no plan at {str(source)!r}: give a YAML file, the folder of a run, or one of the "
-                f"presets {', '.join(known)}."
-            )
-        with resources.as_file(resources.files("iterpo.experiments") / "presets") as folder:
-            values = read_yaml(folder / f"{source}.yaml")
-    else:
-        values = read_yaml(path)
     named = f"the plan {source}" + (f" with {', '.join(overrides)}" if overrides else "")
-    values = override(values, overrides)
+    values = override(plan_values(source), overrides)
     return parse(Plan, values, named, check(values))
+
+
+def plan_values(source: str | Path) -> dict[str, Any]:
+    """What a YAML file or a preset says, unchecked.
+
+    Raises:
+        ConfigError: if there is neither, or it is no YAML.
+    """
+    path = Path(source)
+    if path.is_file():
+        return read_yaml(path)
+    known = preset_names()
+    if str(source) not in known:
+        raise ConfigError(
+            f"no plan at {str(source)!r}: give a YAML file, the folder of a run, or one of the "
+            f"presets {', '.join(known)}."
+        )
+    with resources.as_file(resources.files("iterpo.experiments") / "presets") as folder:
+        return read_yaml(folder / f"{source}.yaml")
 
 
 def _at_least(least: float) -> Callable[[Any], bool]:
