@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from iterpo.domain import Response, decisions
 from iterpo.errors import ContextOverflowError
+from iterpo.models.chains import TokenRow, batches, chain_rows
 from iterpo.models.padding import pad
-from iterpo.policy_evaluation.chains import TokenRow, batches, chain_rows
 from iterpo.policy_evaluation.features import extract, features
 
 # One forward differs from another in the order of floating-point sums only.

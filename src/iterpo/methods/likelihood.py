@@ -10,8 +10,8 @@ import torch
 from iterpo.domain import Conversation, Response, State, decisions
 from iterpo.errors import ContextOverflowError
 from iterpo.models.backbone import Backbone
+from iterpo.models.chains import Chain, batches, chain_rows
 from iterpo.models.padding import pad
-from iterpo.policy_evaluation.chains import Chain, batches, chain_rows
 from iterpo.policy_evaluation.features import token_rows
 
 __all__ = ["log_probs", "stored_gap"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iterpo.policy_evaluation.chains import Chain
+from iterpo.models.chains import Chain
 
 __all__ = ["Candidates", "candidates", "portions"]
 
@@ -27,7 +27,7 @@ class Candidates:
 def candidates(chains: Sequence[Chain]) -> tuple[list[Chain], list[Candidates]]:
     """Chains to be read on their own, and those that share a prompt; both in a fixed order.
 
-    >>> from iterpo.policy_evaluation.chains import Read
+    >>> from iterpo.models.chains import Read
     >>> pair = [Chain([1, 2, x], [Read((i,), 2, 3)]) for i, x in enumerate((7, 8))]
     >>> alone, shared = candidates([*pair, Chain([1, 3], [Read((2,), 1, 2)])])
     >>> len(alone), [(c.prompt, len(c.chains)) for c in shared]

@@ -15,10 +15,10 @@ from torch import Tensor
 from iterpo.domain import derive
 from iterpo.errors import TrainingError
 from iterpo.models.backbone import Backbone, inner
+from iterpo.models.chains import TokenRow
 from iterpo.models.critic import attach_critic, learning
 from iterpo.models.padding import pad
 from iterpo.policy_evaluation.base import Pooling, QConfig, TuneConfig
-from iterpo.policy_evaluation.chains import TokenRow
 from iterpo.policy_evaluation.features import pooled
 from iterpo.policy_evaluation.qfunction import ValueHead
 from iterpo.policy_evaluation.regression import one_epoch, seeded, shuffled
