@@ -141,6 +141,7 @@ class FolderWorkspace:
                 self.folder / "work",
                 record=self._table(batch.round, "improve").record,
                 progress=lambda done, total, facts: self._progress("improve", done, total, facts),
+                checkpoint_every=self.settings.improve.checkpoint_every,
             )
         )
         saved = save_policy(

@@ -267,6 +267,8 @@ class Training:
     """Receives the metrics of every step."""
     progress: Progress | None = None
     """Receives how far the work is."""
+    checkpoint_every: int = 0
+    """Steps between resumable checkpoints; 0: none."""
 
 
 Learner = Callable[[Training], ImproveResult]

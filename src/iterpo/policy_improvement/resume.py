@@ -5,18 +5,31 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from iterpo import artifacts
 from iterpo.errors import ArtifactError, ResumeError
-from iterpo.policy_improvement.job import Job
 
-__all__ = ["checkpoint_facts", "newest_checkpoint", "seal_checkpoint"]
+__all__ = ["Resumable", "checkpoint_facts", "newest_checkpoint", "seal_checkpoint"]
 
-_KIND = "grpo-checkpoint"
+_KIND = "training-checkpoint"
 
 
-def seal_checkpoint(folder: Path, job: Job, facts: Mapping[str, Any]) -> None:
+class Resumable(Protocol):
+    """A training that can go on from a checkpoint."""
+
+    @property
+    def workdir(self) -> Path:
+        """Folder of checkpoints."""
+        ...
+
+    @property
+    def inputs_sha256(self) -> str:
+        """Identity of all inputs; a checkpoint of others is refused."""
+        ...
+
+
+def seal_checkpoint(folder: Path, job: Resumable, facts: Mapping[str, Any]) -> None:
     """Mark a written checkpoint as complete, then remove the older ones."""
     artifacts.seal(folder, _KIND, {**facts, "inputs_sha256": job.inputs_sha256})
     for other in job.workdir.glob("checkpoint-*"):
@@ -30,7 +43,7 @@ def checkpoint_facts(folder: Path) -> Mapping[str, Any]:
     return facts
 
 
-def newest_checkpoint(job: Job) -> Path | None:
+def newest_checkpoint(job: Resumable) -> Path | None:
     """The newest complete checkpoint of this job; incomplete ones are removed."""
     found: list[tuple[int, Path]] = []
     for folder in sorted(job.workdir.glob("checkpoint-*")):
