@@ -20,6 +20,8 @@ from iterpo.experiments import phases
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.loop import RESULT, run
 from iterpo.experiments.plan import Plan, load_plan
+from iterpo.measure.compare import compare
+from iterpo.store import read_conversations
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -150,8 +152,15 @@ def rows_of(folder: Path, cell: Cell) -> list[dict[str, Any]]:
         for split in Split:
             row = {"game": game, "arm": arm, "seed": seed, "round": i, "split": split.value}
             row |= {"selected": i == result["best_round"], **measured(facts[split.value])}
-            rows.append({**row, **made, "wall_s": round(wall, 1), "plan": plan})
+            row |= {"gain_se": _gain_se(folder, i, split), **made}
+            rows.append({**row, "wall_s": round(wall, 1), "plan": plan})
     return rows
+
+
+def _gain_se(folder: Path, i: int, split: Split) -> float:
+    """Standard error of the gain over round 0, paired by kernel; of this run's conversations."""
+    logs = [folder / f"round-{k}" / "deploy" / split.value for k in (i, 0)]
+    return compare(*map(read_conversations, logs)).J_agent_turn.se if i else 0.0
 
 
 def measured(facts: dict[str, Any]) -> dict[str, Any]:

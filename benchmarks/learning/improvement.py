@@ -23,6 +23,7 @@ from typing import Any
 import simulated_q  # registers the arm's method
 from ablations import ABLATIONS, GUARDS_OFF, PAPER, ROUNDS
 from ablations import GAMES as ABLATION_GAMES
+from bars import report
 from cells import (
     GAMES,
     ROOT,
@@ -123,7 +124,9 @@ def main() -> None:
         for _ in done:
             write()
     write()
-    print(summarise(json.loads(options.results.read_text())["records"]))
+    records = json.loads(options.results.read_text())["records"]
+    print(summarise(records))
+    print(report(records))
 
 
 if __name__ == "__main__":
