@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from iterpo.cli import (
+    behavior,
     chat,
     collect,
     config,
@@ -149,6 +150,7 @@ for _panel, _module in (
     (_STAGES, improve),
     (_STAGES, measure),
     (_LOOK, show),
+    (_LOOK, behavior),
     (_LOOK, play),
     (_LOOK, chat),
     (_LOOK, methods),

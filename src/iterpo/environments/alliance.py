@@ -34,7 +34,7 @@ from iterpo.errors import DataError
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["Alliance", "AllianceOptions"]
+__all__ = ["ISSUES", "Alliance", "AllianceOptions"]
 
 CODE = 6
 TOP = 90
@@ -58,6 +58,7 @@ ISSUES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
 )
+"""Issues A to E: title, and the titles of the options."""
 LETTERS = "ABCDE"
 DIFFICULTIES = ("easy", "medium", "hard")
 THRESHOLDS = {"easy": (0.20, 0.35), "medium": (0.35, 0.55), "hard": (0.55, 0.70)}
