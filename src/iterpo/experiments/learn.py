@@ -59,7 +59,11 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
     last = folder / f"round-{i - 1}" / "update" if i else None
     workspace = FolderWorkspace(folder / key, settings, progress, last)
     new = make(plan.method.name, plan.method.options).update(policy, batch, workspace)
-    facts: dict[str, Any] = {"policy": new.id, "parent": policy.id, "next": "policy", **start.facts}
+    # A method that found nothing to learn from gives the policy back as it is.
+    left = "policy" if new.id != policy.id else "parent"
+    facts: dict[str, Any] = {"policy": new.id, "parent": policy.id, "next": left, **start.facts}
+    if workspace.notes:
+        facts["notes"] = workspace.notes
     health = folder / key / "q_health.json"
     if health.exists():
         facts["q_health"] = json.loads(health.read_text())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from iterpo.config import parse
-from iterpo.domain import Conversation, PolicyRef, Reward
+from iterpo.domain import Conversation, PolicyRef, Response, Reward, State
 from iterpo.errors import ConfigError, UnknownNameError
 from iterpo.policy_improvement.base import Learner
 
@@ -21,6 +21,8 @@ __all__ = ["REGISTRY", "Build", "Method", "RoundBatch", "Workspace", "make", "na
 
 REGISTRY = {
     "iterpo": "iterpo.methods.iterpo:IterPO",
+    "mt_kto": "iterpo.methods.mt_kto:MtKto",
+    "mt_sft": "iterpo.methods.mt_sft:MtSft",
     "st_grpo": "iterpo.methods.st_grpo:StGrpo",
 }
 """Built-in methods; other packages add theirs by the entry-point group ``iterpo.methods``."""
@@ -70,6 +72,20 @@ class Workspace(Protocol):
 
     def backbone(self, policy: PolicyRef, quantize: Literal["nf4"] | None = None) -> Backbone:
         """The frozen weights of a policy, with its tokenizer and chat template."""
+        ...
+
+    def log_probs(
+        self, policy: PolicyRef, states: Sequence[State], responses: Sequence[Response]
+    ) -> list[tuple[float, ...]]:
+        """Log-probability of every token of each response under the frozen weights of a policy."""
+        ...
+
+    def own(self, batch: RoundBatch) -> tuple[Conversation, ...]:
+        """The conversations of the round to learn from, without those set aside for the judge."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Keep a remark on the update, for people; told with its facts."""
         ...
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from iterpo import artifacts
 from iterpo.artifacts import is_sealed, write_atomic
-from iterpo.domain import Conversation, PolicyRef, Reward, decisions, derive
+from iterpo.domain import Conversation, PolicyRef, Response, Reward, State, decisions, derive
 from iterpo.errors import BatchError
 from iterpo.methods.asked import ask, listen
 from iterpo.methods.base import Build, RoundBatch
 from iterpo.methods.earlier_rounds import earlier_rounds
 from iterpo.methods.evidence import weigh
+from iterpo.methods.likelihood import log_probs
 from iterpo.methods.verdict import Evidence, Verdict, VerdictConfig, decide
-from iterpo.models.backbone import Backbone, load
+from iterpo.models.backbone import Backbone, frozen, load
 from iterpo.models.checkpoints import read_policy, save_policy
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.fit import fit_q
@@ -85,6 +86,7 @@ class FolderWorkspace:
         self._progress = progress
         self._before = before
         self._loaded: dict[tuple[str, str | None], Backbone] = {}
+        self.notes: list[str] = []
 
     def fit_q(
         self, policy: PolicyRef, batch: RoundBatch, *, gamma: float | None = None
@@ -162,6 +164,22 @@ class FolderWorkspace:
                 facts |= build(fresh, earlier)
         return target
 
+    def log_probs(
+        self, policy: PolicyRef, states: Sequence[State], responses: Sequence[Response]
+    ) -> list[tuple[float, ...]]:
+        """As ``methods.likelihood.log_probs``, under the policy as it was loaded."""
+        backbone = self.backbone(policy)
+        with frozen(backbone):
+            return log_probs(backbone, states, responses)
+
+    def own(self, batch: RoundBatch) -> tuple[Conversation, ...]:
+        """The conversations to learn from: a verdict may only praise by others."""
+        return set_aside(batch.conversations, self.settings.q)[0]
+
+    def note(self, text: str) -> None:
+        """Keep a remark in ``notes``."""
+        self.notes.append(text)
+
     def verdict(self, old: PolicyRef, new: PolicyRef, batch: RoundBatch) -> Verdict | None:
         """Whether ``new`` is better than ``old``, from evidence; None where no states are asked.
 
@@ -172,6 +190,8 @@ class FolderWorkspace:
         config = settings.verdict
         if config.states == 0:
             return None
+        if new.id == old.id:
+            return decide(Evidence(moved=False, notes=tuple(self.notes)), config)
         own, aside = set_aside(batch.conversations, settings.q)
         try:
             asked = ask(own, aside, config, settings.q, settings.improve.sampling)

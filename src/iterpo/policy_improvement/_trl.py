@@ -1,6 +1,6 @@
 """TRL's ``GRPOTrainer``, driven so that the ids, rewards and reference are exactly ours.
 
-The only module that imports TRL. What the subclass changes, and why:
+What the subclass changes, and why:
 
 * candidates come from ``models.generation`` with derived seeds, so the sampled ids reach the loss
   unchanged (no decoding and re-tokenising) and a restart draws the same ones;

@@ -148,20 +148,20 @@ class Schedule:
 def schedule(n: int, config: LoggedConfig, seed: int) -> Schedule:
     """Shuffled passes over n examples, every step full: a last one is filled from the next pass.
 
-    A step takes ``batch_size * gradient_accumulation`` examples, or all of them where there are
-    fewer, and then its forward passes may be smaller too.
+    A step takes ``batch_size * gradient_accumulation`` examples. Where there are fewer, it takes as
+    many full forward passes as they fill.
 
     >>> plan = schedule(10, LoggedConfig(batch_size=2, gradient_accumulation=2), seed=0)
     >>> plan.steps, plan.batch_size, plan.accumulation, sorted(set(plan.visits)) == list(range(10))
     (3, 2, 2, True)
     >>> few = schedule(3, LoggedConfig(batch_size=2, gradient_accumulation=4), seed=0)
     >>> few.steps, few.batch_size, few.accumulation
-    (1, 1, 3)
+    (2, 2, 1)
     """
-    per_step = min(n, config.batch_size * config.gradient_accumulation)
+    size = min(n, config.batch_size)
+    per_step = size * min(n // size, config.gradient_accumulation)
     steps = config.steps or -(-config.epochs * n // per_step)
     order = visiting_order(n, per_step, steps, seed)
-    size = max(b for b in range(1, config.batch_size + 1) if per_step % b == 0)
     return Schedule(tuple(map(tuple, order)), size)
 
 

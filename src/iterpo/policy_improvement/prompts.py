@@ -28,7 +28,11 @@ class Prompts:
 
 
 def fit_prompts(
-    chat: ChatFormat, states: Sequence[State], room: int, *, drop_old_turns: bool = False
+    chat: ChatFormat,
+    states: Sequence[State],
+    room: int | Sequence[int],
+    *,
+    drop_old_turns: bool = False,
 ) -> Prompts:
     """Render every state, leaving out oldest whole turns where that is allowed and needed.
 
@@ -37,7 +41,7 @@ def fit_prompts(
     Args:
         chat: Renders messages to token ids.
         states: What to render.
-        room: Tokens that a prompt may take.
+        room: Tokens that a prompt may take; one number for all, or one for each.
         drop_old_turns: Whether prompts may be shortened.
 
     Raises:
@@ -46,24 +50,25 @@ def fit_prompts(
     kept: list[State] = []
     ids: list[tuple[int, ...]] = []
     shortened = 0
-    too_long: list[tuple[int, State]] = []
-    for state in states:
+    too_long: list[tuple[int, int, State]] = []
+    rooms = [room] * len(states) if isinstance(room, int) else room
+    for state, most in zip(states, rooms, strict=True):
         messages = state.messages
         prompt = tuple(chat.prompt_ids(messages))
         full = len(prompt)
-        while drop_old_turns and len(prompt) > room:
+        while drop_old_turns and len(prompt) > most:
             fewer = _without_oldest(messages)
             if fewer is None:
                 break
             messages = fewer
             prompt = tuple(chat.prompt_ids(messages))
-        if len(prompt) > room:
-            too_long.append((full, state))
+        if len(prompt) > most:
+            too_long.append((full, most, state))
         shortened += len(messages) < len(state.messages)
         kept.append(replace(state, messages=messages))
         ids.append(prompt)
     if too_long:
-        raise _overflow(too_long, len(states), room, drop_old_turns)
+        raise _overflow(too_long, len(states), drop_old_turns)
     return Prompts(tuple(kept), tuple(ids), shortened)
 
 
@@ -75,9 +80,9 @@ def _without_oldest(messages: tuple[Message, ...]) -> tuple[Message, ...] | None
 
 
 def _overflow(
-    too_long: list[tuple[int, State]], n: int, room: int, dropping: bool
+    too_long: list[tuple[int, int, State]], n: int, dropping: bool
 ) -> ContextOverflowError:
-    length, state = max(too_long, key=lambda item: item[0])
+    length, room, state = max(too_long, key=lambda item: item[0])
     hint = (
         "even without its older turns" if dropping else "set drop_old_turns to leave out old turns"
     )
@@ -85,5 +90,5 @@ def _overflow(
         f"{len(too_long)} of {n} prompts don't fit the {room} tokens that the context leaves "
         f"beside the response; the longest has {length} (conversation "
         f"{state.conversation_id!r}, action {state.t}; {hint}). Use a model with a longer "
-        "context, a smaller sampling.max_new_tokens or shorter system prompts."
+        "context, shorter responses (sampling.max_new_tokens) or shorter system prompts."
     )
