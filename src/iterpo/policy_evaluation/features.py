@@ -18,7 +18,7 @@ from iterpo.models.shared_prefix import keeps_prompts, shared_states
 from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.candidates import candidates, portions
 
-__all__ = ["Extracted", "extract", "features", "pooled", "token_rows"]
+__all__ = ["Extracted", "extract", "extract_rows", "features", "pooled", "token_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,26 @@ def extract(
 ) -> Extracted:
     """``features`` with the counts of what was done; ``padding`` exists to show it is harmless."""
     rows = token_rows(backbone, states, responses)
+    return extract_rows(
+        backbone, rows, pooling=pooling, max_batch_tokens=max_batch_tokens, padding=padding
+    )
+
+
+def extract_rows(
+    backbone: Backbone,
+    rows: Sequence[TokenRow],
+    *,
+    pooling: Pooling = "final",
+    max_batch_tokens: int = 8192,
+    padding: PaddingSide = "right",
+) -> Extracted:
+    """``extract`` of rows that are token ids already, whatever they stand for.
+
+    A prompt whose last token is given as its response yields the hidden state of a state.
+    """
     spoken = [i for i, row in enumerate(rows) if len(row.response)]
     chains = chain_rows([rows[i] for i in spoken])
-    _check_context(chains, backbone.context_length, [states[i] for i in spoken])
+    _check_context(chains, backbone.context_length, [rows[i] for i in spoken])
     check_ids((chain.ids for chain in chains), backbone.vocabulary)
     alone, shared = candidates(chains) if keeps_prompts(backbone.model.config) else (chains, [])
     found: dict[int, Tensor] = {}
@@ -128,12 +145,12 @@ def token_rows(
     return out
 
 
-def _check_context(chains: Sequence[Chain], limit: int, states: Sequence[State]) -> None:
+def _check_context(chains: Sequence[Chain], limit: int, rows: Sequence[TokenRow]) -> None:
     for chain in chains:
         if len(chain.ids) > limit:
-            state = states[chain.reads[-1].rows[0]]
+            row = rows[chain.reads[-1].rows[0]]
             raise ContextOverflowError(
-                f"turn {state.t} of conversation {state.conversation_id!r} takes {len(chain.ids)} "
+                f"turn {row.t} of conversation {row.group!r} takes {len(chain.ids)} "
                 f"tokens with its response, but the backbone's context holds {limit}. A scored "
                 "response is never truncated: shorten the prompts or the turn limit, or use a "
                 "model with a longer context."
