@@ -29,6 +29,7 @@ from iterpo.cli import (
     play,
     run,
     show,
+    study,
 )
 from iterpo.cli.output import examples, remark, say
 from iterpo.errors import IterpoError, missing_extra
@@ -157,6 +158,7 @@ for _panel, _module in (
     (_LOOK, models),
 ):
     app.command(_module.NAME, epilog=_module.EXAMPLES, rich_help_panel=_panel)(_module.command)
+app.add_typer(study.app, name="study", rich_help_panel=_LOOP)
 app.add_typer(envs.app, name="envs", rich_help_panel=_LOOK)
 app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
 app.command(phase.NAME, hidden=True)(phase.command)

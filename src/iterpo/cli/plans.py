@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from iterpo.experiments.plan import Plan
+    from iterpo.experiments.study import Study
 
-__all__ = ["read_plan"]
+__all__ = ["read_plan", "read_study_file"]
 
 
 def read_plan(source: str, settings: Sequence[str] | None) -> Plan:
@@ -32,6 +33,34 @@ def read_plan(source: str, settings: Sequence[str] | None) -> Plan:
         plan = load_plan(source, given, _about_the_game)
     options = with_data(plan.environment.name, plan.environment.options)
     return replace(plan, environment=replace(plan.environment, options=options))
+
+
+def read_study_file(source: str, settings: Sequence[str] | None) -> Study:
+    """A checked study, all its games and their options included.
+
+    Variables such as ITERPO__ROUNDS set a key of its plan, as they do for a plan.
+
+    Raises:
+        ConfigError: with all mistakes at once.
+    """
+    from iterpo.cli.games import with_data
+    from iterpo.config import environment_overrides
+    from iterpo.experiments.layers import merged
+    from iterpo.experiments.study import load_study
+    from iterpo.experiments.study_cell import STUDY
+
+    stored = Path(source) / STUDY
+    if stored.is_file():  # a study folder is complete, the environment has no say
+        study = load_study(stored, settings or (), _about_the_game)
+    else:
+        given = [f"plan.{setting}" for setting in environment_overrides()]
+        study = load_study(source, [*given, *(settings or ())], _about_the_game)
+    environments = {}
+    for label, own in study.environments.items():
+        game = study.plan_of(label, None).environment
+        options = with_data(game.name, game.options)
+        environments[label] = merged(own or {}, {"environment": {"options": options}})
+    return replace(study, environments=environments)
 
 
 def _about_the_game(values: Mapping[str, Any]) -> Sequence[str]:

@@ -27,8 +27,11 @@ _SHOWN = {
     "reward/mean": "Q {:.3f}",
     "kl": "KL {:.3f}",
     "entropy": "entropy {:.2f}",
+    "running": "{:.0f} running",
+    "cells_failed": "{:.0f} failed",
+    "minutes_left": "about {:.0f} min left",
 }
-_HIDDEN_WHEN_ZERO = {"failed"}
+_HIDDEN_WHEN_ZERO = {"failed", "cells_failed"}
 _PLAIN_EVERY_S = 10.0
 
 

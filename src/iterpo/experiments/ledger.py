@@ -13,7 +13,7 @@ from iterpo.config import canonical_yaml
 from iterpo.errors import ArtifactError, ResumeError
 from iterpo.experiments.plan import Plan, load_plan
 
-__all__ = ["LEDGER", "PLAN", "Ledger", "hold"]
+__all__ = ["LEDGER", "PLAN", "Ledger", "has_work", "hold"]
 
 PLAN = "plan.yaml"
 LEDGER = "ledger.json"
@@ -43,7 +43,7 @@ class Ledger:
                 another plan (the message lists what differs), or if another process works on it.
         """
         known = folder / PLAN
-        begun = known.exists() and _has_work(folder)
+        begun = known.exists() and has_work(folder)
         if begun:
             _check_same_plan(folder, plan, resume)
         elif not known.exists() and folder.exists() and any(map(_foreign, folder.iterdir())):
@@ -51,7 +51,7 @@ class Ledger:
                 f"{folder} is not empty and holds no run. Name a new or empty folder with --out."
             )
         lock = hold(folder)
-        if not begun and known.exists() and _has_work(folder):
+        if not begun and known.exists() and has_work(folder):
             lock.close()
             raise ResumeError(
                 f"another process has begun a run in {folder} meanwhile. Continue it with "
@@ -110,7 +110,7 @@ def _foreign(path: Path) -> bool:
     return path.name not in (_LOCK, f".{PLAN}.part")
 
 
-def _has_work(folder: Path) -> bool:
+def has_work(folder: Path) -> bool:
     """Whether a run got past its preflight, so that there is something to lose."""
     return is_sealed(folder / "preflight") or any(folder.glob("round-*"))
 

@@ -97,6 +97,10 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process if it has not ended, and let go of the pipe."""
         process = self._process
         os.close(self._pipe)
         if process.stdin:

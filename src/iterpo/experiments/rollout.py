@@ -10,26 +10,17 @@ from iterpo import environments
 from iterpo.agents.wording import Style
 from iterpo.artifacts import seal
 from iterpo.collect import Pace, Tally, collect_into, seats
-from iterpo.domain import Scenario, Split
+from iterpo.domain import Split
 from iterpo.environments.base import Environment
 from iterpo.experiments.events import Event, Report
 from iterpo.experiments.explorers import explorers
+from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.lineage import policy_of_round, round_of
 from iterpo.experiments.plan import Plan
 from iterpo.experiments.speakers import Local, partner_of, seat, speaker_name
 from iterpo.measure import measure
 
 __all__ = ["deploy", "draw_scenarios", "prompt_style"]
-
-
-def draw_scenarios(env: Environment, plan: Plan, split: Split, i: int) -> tuple[Scenario, ...]:
-    """Kernels of round i: the same in every round, or fresh ones where the plan says so."""
-    if split is Split.HELDOUT:
-        return env.scenarios(split, plan.heldout.scenarios, plan.collect.data_seed)
-    n = plan.collect.scenarios
-    if plan.collect.kernels == "fixed":
-        return env.scenarios(split, n, plan.collect.data_seed)
-    return env.scenarios(split, n * (i + 1), plan.collect.data_seed)[n * i :]
 
 
 def prompt_style(env: Environment) -> Style:
