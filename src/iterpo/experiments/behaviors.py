@@ -13,8 +13,8 @@ from iterpo.domain import Conversation, Split
 from iterpo.errors import ConfigError, DataError
 from iterpo.experiments.asking import ANSWERS, Progress, ask, question_key
 from iterpo.experiments.codebooks import codebooks
+from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.results import RunFacts
-from iterpo.experiments.rollout import draw_scenarios
 from iterpo.experiments.speakers import Served
 from iterpo.measure.behavior import BEHAVIOURS, Codebook, Coder, Codes, code, coders
 from iterpo.measure.judging import question, read_answer
@@ -127,7 +127,13 @@ def _talks(runs: Sequence[RunFacts], rounds: Sequence[int], split: Split) -> Ite
         for after, i in ((False, 0), (True, later)):
             books = codebooks(game, draw_scenarios(game, plan, split, i))
             for c in read_conversations(run.folder / f"round-{i}" / "deploy" / split.value):
-                yield _Talk(k, after, c, books.get(c.kernel_id))
+                if c.kernel_id not in books:
+                    raise DataError(
+                        f"{run.folder}, round {i}: kernel {c.kernel_id!r} is none of those that "
+                        "the plan draws, so what it is about is not known; the data set or the "
+                        "plan has changed since: restore it"
+                    )
+                yield _Talk(k, after, c, books[c.kernel_id])
 
 
 def _judged(talks: Sequence[_Talk], desk: JudgeDesk) -> tuple[list[Codes | None], dict[str, Any]]:

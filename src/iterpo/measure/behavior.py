@@ -236,17 +236,18 @@ def _splits_difference(move: _Move, codebook: Codebook) -> bool:
 
 
 def _logrolls(move: _Move, codebook: Codebook) -> bool:
-    """Whether it gives on one issue and takes another, to the good of both.
+    """Whether it gives on some issues and takes others, to the good of both.
 
     Measured from the middle of every issue: the partner stands above it on what is given, the agent
-    on what is taken; in sum neither is worse off than in the middle, and one is better off.
+    on what is taken. Over these issues neither is worse off than in the middle, and one is better
+    off; what both want alike, or neither, is no part of the trade.
     """
     agent, partner = (codebook.points(role, move.terms) for role in (Role.AGENT, Role.PARTNER))
     sides = list(zip(agent, partner, strict=True))
-    gives = any(a <= _EPSILON < p for a, p in sides)
-    takes = any(p <= _EPSILON < a for a, p in sides)
-    gains = sum(agent), sum(partner)
-    return gives and takes and min(gains) > -_EPSILON and max(gains) > _EPSILON
+    given = [(a, p) for a, p in sides if a <= _EPSILON < p]
+    taken = [(a, p) for a, p in sides if p <= _EPSILON < a]
+    gains = [sum(side) for side in zip(*given, *taken, strict=True)]
+    return bool(given and taken) and min(gains) > -_EPSILON and max(gains) > _EPSILON
 
 
 def _is_targeted(move: _Move, codebook: Codebook) -> bool:

@@ -101,7 +101,7 @@ def _pattern(names: tuple[str, ...], k: int, numbers: tuple[str, ...]) -> re.Pat
     thing = rf"\b(?:{names[k]})\b"
     # No other thing and no number may stand between a thing and its number.
     gap = rf"(?:(?!\b(?:{anything})\b)[^0-9]){{0,40}}?"
-    linked = r"(?:\b(?:worth|valued?|at|weight|weighs?|is|are|of|to)\b|[=(])"
+    linked = r"(?:\b(?:worth|valued?|at|weight|weighs?|is|are|of|to|gives?|brings?)\b|[=(])"
     count = rf"(?! ?(?:x ?)?(?:of the |the )?(?:{anything})\b)"
     return re.compile(
         rf"{thing}{gap}{linked}{gap}{number}{count}"
