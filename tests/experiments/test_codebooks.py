@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,6 +247,16 @@ CASES: dict[str, tuple[tuple[str, Mapping[str, Any]], list[str], dict[str, tuple
         ],
         {"offer": (2, 4), "concession": (4,), "logrolling": (4,)},
     ),
+    "job interview: a wish in words that leaves issues open is no offer": (
+        J,
+        [
+            box(f"Salary=45 Holiday=4 {NEUTRAL}"),
+            box(f"Salary=30 Holiday=3 {NEUTRAL}"),
+            "I like Seoul and Google.",
+            "Then Salary=40.",
+        ],
+        {"offer": (2,)},
+    ),
     "job interview: salary for holidays": (
         J,
         ["Hi.", box(f"Salary=51 Holiday=2 {NEUTRAL}")],
@@ -305,6 +316,17 @@ def test_what_can_occur_in_a_game(game: tuple[str, Mapping[str, Any]]) -> None:
     assert ("rule" in by["splits_difference"]) is one_issue
     assert set(code(conversation, book)) == {name for name in _ALL if "rule" in by[name]}
     assert set(question(conversation, book).behaviours) == {n for n in _ALL if "judge" in by[n]}
+
+
+def test_the_table_of_the_how_to_is_true() -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/code-behaviours.md"
+    rows = [r.strip("| ").split(" | ") for r in page.read_text().split("\n") if r.startswith("| ")]
+    games = {g: codebook(*played(g, facts)[:2]) for g, facts in (U, C, D, F, J, A)}
+    assert rows[0] == ["behaviour", *games]
+    assert rows[1:] == [
+        [f"`{b.name}`", *(", ".join(coders(b, book)) or "-" for book in games.values())]
+        for b in BEHAVIOURS
+    ]
 
 
 def test_a_game_that_nobody_knows_is_coded_by_words_and_judge() -> None:

@@ -80,7 +80,7 @@ def _reader(
         if any(map(_COMMITS.match, boxed.boxes(text))):  # what is said beside a box binds nobody
             terms = bargain.boxed_offer(text)
             return flipped(terms) if terms is not None and partner and boxed_too else terms
-        terms = bargain.plain_offer(text, turns[:i])
+        terms = bargain.plain_offer(text, ())  # only what names all the terms
         return flipped(terms) if terms is not None and partner else terms
 
     return read
