@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from iterpo.domain import Sampling
 from iterpo.models.backbone import Backbone
-from iterpo.models.beginnings import beginnings
+from iterpo.models.beginnings import beginnings, same_beginning
 from iterpo.models.decoding import GroupedDecoder
 from iterpo.models.generation import generate
 from iterpo.models.prompt_pass import PromptPass
@@ -28,7 +29,13 @@ def test_groups_share_what_they_are_said_to(
 ) -> None:
     prompts = [roots[r][:cut] + tail for r, cut, tail in tails if r < len(roots)]
     seen: list[int] = []
-    for n, members in beginnings(prompts):
+    found = list(beginnings(prompts))
+    # Of two that share much, one at least is grouped: else a pass for both would have paid.
+    grouped = {i for _, members in found for i in members}
+    for i, j in combinations(range(len(prompts)), 2):
+        shared = min(same_beginning(prompts[i], prompts[j]), *(len(prompts[k]) - 1 for k in (i, j)))
+        assert shared < 16 or grouped & {i, j}
+    for n, members in found:
         assert len(members) > 1
         assert n >= 16
         assert {tuple(prompts[i][:n]) for i in members} == {tuple(prompts[members[0]][:n])}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from iterpo.domain import Sampling
-from iterpo.models import decoding, grouped_cache, packed
+from iterpo.models import attention, decoding, grouped_cache, prompt_pass
 from iterpo.models.backbone import Backbone, attach_lora
 from iterpo.models.decoding import Decoder, GroupedDecoder, PlainDecoder, is_grouped
 from iterpo.models.generation import generate
@@ -133,21 +133,50 @@ def test_a_hidden_token_seen_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_prompt_is_kept_once_and_grids_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, int, int]] = []
+    running: list[int] = []
     plain = GroupedCache.step
 
     def spy(self: GroupedCache) -> None:
         plain(self)
         sizes.append((len(self.lines), self.width, self.layers[0].keys.shape[2]))
+        running.append(len(self.prompt_of))
 
     monkeypatch.setattr(GroupedCache, "step", spy)
     model = random_model("Llama")
     prompts = [list(range(1, 101))] * 8 + [list(range(50, 90))] * 8
     fed(GroupedDecoder(holding(model), prompts, NEW), 16)
     assert sizes[0] == (2, 8, 100 + 16 * 8)
-    assert sizes[-1][0] * sizes[-1][1] < 16
+    assert running[-1] < 8
+    for (lines, width, _), rows in zip(sizes, running, strict=True):
+        assert lines * width <= max(2 * rows, 4)
 
 
-def test_sixteen_bit_steps_are_as_close_to_float32_as_a_plain_forward() -> None:
+def test_a_cache_is_copied_only_where_room_from_the_start_would_cost_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moves: list[int] = []
+    plain = GroupedCache._move
+
+    def spy(self: GroupedCache, lines: list[list[int]]) -> None:
+        moves.append(self.steps)
+        plain(self, lines)
+
+    monkeypatch.setattr(GroupedCache, "_move", spy)
+    model, one, two = random_model("Llama"), list(range(1, 161)), list(range(1, 17))
+    for prompts, expected in (([one], []), ([two], [16, 32]), ([one] * 8, [16, 32])):
+        fed(GroupedDecoder(holding(model), prompts, NEW), len(prompts), ending=lambda _: 0)
+        assert moves == expected
+        moves.clear()
+
+
+def test_sixteen_bit_steps_are_as_close_to_float32_as_a_plain_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = torch.Tensor.new_empty
+    monkeypatch.setattr(prompt_pass, "_QUERIES", 16)
+    monkeypatch.setattr(  # what was never written must never be read
+        torch.Tensor, "new_empty", lambda *a, **k: empty(*a, **k).fill_(torch.nan)
+    )
     exact = random_model("Llama")
     model = copy.deepcopy(exact).to(torch.bfloat16)
     prompts = prompts_of([1, 8, 3, 1, 20, 2])
@@ -187,7 +216,7 @@ def test_an_attention_that_is_more_than_plain_starts_over_with_the_plain_decoder
         return plain(self)
 
     monkeypatch.setattr(decoding.PlainDecoder, "prefill", spy)
-    monkeypatch.setattr(packed, "_NEUTRAL", set())  # as if dropout=0.0 were unheard of
+    monkeypatch.setattr(attention, "_NEUTRAL", set())  # as if dropout=0.0 were unheard of
     slow = generate(tiny, prompts, sampling, range(8))
     assert taken == ["plain"]
     assert [g.token_ids for g in slow] == [g.token_ids for g in fast]

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from iterpo.domain import PolicyRef
 from iterpo.models import folded as folding
-from iterpo.models import shared_prefix
+from iterpo.models import packed, shared_prefix
+from iterpo.models.attention import UnusualAttention, plain_attention
 from iterpo.models.backbone import Backbone, attach_lora, load
 from iterpo.models.folded import folded
 from iterpo.models.lora import LoraSpec
-from iterpo.models.packed import UnusualAttention, can_pack, packed_states
+from iterpo.models.packed import packed_states
 from iterpo.models.shared_prefix import states_behind, two_passes
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14]]
@@ -65,13 +66,27 @@ def _gradients(model: Any, states: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad((states * weights).sum(), wanted))
 
 
-def test_every_token_gets_the_state_and_the_gradient_that_it_gets_alone(trained: Any) -> None:
+@pytest.mark.parametrize(("at_once", "blocks"), [(1, 4), (5, 3), (128, 2)])
+def test_every_token_gets_the_state_and_the_gradient_that_it_gets_alone(
+    trained: Any, monkeypatch: pytest.MonkeyPatch, at_once: int, blocks: int
+) -> None:
+    """However few responses attend at a time."""
+    monkeypatch.setitem(packed._AT_ONCE, "cpu", at_once)
+    masks: list[int] = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(*args: Any, **given: Any) -> Tensor:
+        masks.append(given.get("attn_mask") is not None)
+        return attend(*args, **given)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
     decoder = _decoder(trained)
-    packed = packed_states(decoder, _tensors(PROMPTS), [_tensors(s) for s in SAID])
+    found = packed_states(decoder, _tensors(PROMPTS), [_tensors(s) for s in SAID])
+    assert sum(masks) == blocks * decoder.config.num_hidden_layers
     alone = _alone(decoder)
-    assert packed.shape == alone.shape
-    torch.testing.assert_close(packed, alone, rtol=1e-4, atol=1e-5)
-    for a, b in zip(_gradients(trained, packed), _gradients(trained, alone), strict=True):
+    assert found.shape == alone.shape
+    torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
+    for a, b in zip(_gradients(trained, found), _gradients(trained, alone), strict=True):
         assert float(b.abs().max()) > 1e-3
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().max()))
 
@@ -119,7 +134,7 @@ def test_an_attention_that_asks_for_more_than_groups_takes_two_passes(
     attend = kind.forward
 
     def asks(self: Any, *args: Any, **given: Any) -> Any:
-        packing = self.config._attn_implementation == "iterpo_packed"
+        packing = self.config._attn_implementation == "iterpo_packed_attention"
         return attend(self, *args, **(given | asked if packing else given))
 
     monkeypatch.setattr(kind, "forward", asks)
@@ -136,11 +151,11 @@ def test_models_whose_attention_is_their_own_take_two_passes(
     trained: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = _decoder(trained)
-    assert can_pack(decoder)
+    assert plain_attention(decoder)
     capped = SimpleNamespace(attn_logit_softcapping=50.0, _attn_implementation="sdpa")
-    assert not can_pack(SimpleNamespace(config=capped, _supports_attention_backend=True))
+    assert not plain_attention(SimpleNamespace(config=capped, _supports_attention_backend=True))
     monkeypatch.setattr(type(decoder), "_supports_attention_backend", False)
-    assert not can_pack(decoder)
+    assert not plain_attention(decoder)
     monkeypatch.delattr(shared_prefix, "_packed")  # must not be needed
     one = torch.ones(1, 2, dtype=torch.long)
     found = shared_prefix.states_behind(

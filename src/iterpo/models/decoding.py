@@ -7,17 +7,18 @@ every row a copy in transformers' own cache and serves every model that the othe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from iterpo.models.attention import attending, plain_attention
 from iterpo.models.backbone import Backbone, inner
 from iterpo.models.beginnings import beginnings
-from iterpo.models.grouped_cache import GroupedCache, grouped_attention, takes_grouped_cache
+from iterpo.models.grouped_cache import GroupedCache, grouped_attention
 from iterpo.models.kept_turns import LayerStates, Past
-from iterpo.models.padding import pad
+from iterpo.models.padding import distinct, pad
 from iterpo.models.prompt_pass import PromptPass
 from iterpo.models.shared_prefix import cache_argument
 
@@ -56,9 +57,7 @@ class Decoder(Protocol):
 def is_grouped(backbone: Backbone) -> bool:
     """Whether the model can be sampled from with a ``GroupedDecoder``."""
     adapters = getattr(backbone.model, "peft_config", {}).values()
-    return all(c.peft_type == "LORA" for c in adapters) and takes_grouped_cache(
-        inner(backbone.model)
-    )
+    return all(c.peft_type == "LORA" for c in adapters) and plain_attention(inner(backbone.model))
 
 
 def decoder_for(
@@ -94,15 +93,14 @@ class PlainDecoder:
         """One forward over the distinct prompts, then one row per request."""
         from transformers import DynamicCache
 
-        distinct = list(dict.fromkeys(tuple(p) for p in self.prompts))
-        padded = pad(distinct, "left", self.pad)  # so that all rows end together
+        prompts, prompt_of = distinct(self.prompts)
+        padded = pad(prompts, "left", self.pad)  # so that all rows end together
         ids, mask = (x.to(self.device) for x in padded)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         self.cache = DynamicCache(config=self.model.config)
         logits = self._forward(ids, mask, positions)
-        place = {prompt: k for k, prompt in enumerate(distinct)}
-        index = torch.tensor([place[tuple(p)] for p in self.prompts], device=self.device)
-        if len(distinct) < len(self.prompts) or index.tolist() != list(range(len(distinct))):
+        index = torch.tensor(prompt_of, device=self.device)
+        if len(prompts) < len(prompt_of):  # else they are in order
             self.cache.batch_select_indices(index)
         self.mask, self.positions = mask[index], positions[index, -1] + 1
         return logits[index]
@@ -152,9 +150,7 @@ class GroupedDecoder:
     ) -> None:
         self.model, self.device = inner(backbone.model), backbone.device
         self.cache_argument = cache_argument(self.model)
-        self.distinct = list(dict.fromkeys(tuple(p) for p in prompts))
-        place = {prompt: k for k, prompt in enumerate(self.distinct)}
-        self.prompt_of = [place[tuple(p)] for p in prompts]
+        self.distinct, self.prompt_of = distinct(prompts)
         self.pasts: dict[int, Past] = {}  # of distinct prompts; the longest that a row has
         for prompt, past in zip(self.prompt_of, pasts, strict=False):
             before = self.pasts.get(prompt)
@@ -206,11 +202,9 @@ class GroupedDecoder:
         """See ``Decoder``."""
         return self.cache.states_of(place)
 
-    @contextmanager
-    def steps(self) -> Iterator[None]:
+    def steps(self) -> Any:
         """The model attends to the grouped cache."""
-        with grouped_attention(self.model):
-            yield
+        return attending(self.model, grouped_attention)
 
     def step(self, tokens: Tensor, keep: Sequence[int] | None) -> Tensor:
         """See ``Decoder``."""
@@ -219,19 +213,15 @@ class GroupedDecoder:
             self.cache.keep(keep)
             tokens, self.positions = tokens[index], self.positions[index]
         self.cache.step()
-        logits = self._forward(tokens[:, None], self.positions[:, None], self.cache.cache, 1)
-        self.positions = self.positions + 1
-        return logits[:, -1].float()
-
-    def _forward(self, ids: Tensor, positions: Tensor, cache: Any, keep: Tensor | int) -> Tensor:
         out = self.model(
-            input_ids=ids,
-            position_ids=positions,
+            input_ids=tokens[:, None],
+            position_ids=self.positions[:, None],
             use_cache=True,
-            logits_to_keep=keep,
-            **{self.cache_argument: cache},
+            logits_to_keep=1,
+            **{self.cache_argument: self.cache.cache},
         )
-        logits: Tensor = out.logits
+        self.positions = self.positions + 1
+        logits: Tensor = out.logits[:, -1].float()  # (r, V)
         return logits
 
 

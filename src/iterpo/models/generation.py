@@ -18,10 +18,11 @@ import torch
 
 from iterpo.domain import Sampling
 from iterpo.errors import ContextOverflowError, ModelError
+from iterpo.models.attention import UnusualAttention
 from iterpo.models.backbone import Backbone
 from iterpo.models.decoding import Decoder, PlainDecoder, decoder_for
 from iterpo.models.kept_turns import KeptTurns, Past, weights_stamp
-from iterpo.models.packed import UnusualAttention
+from iterpo.models.padding import distinct
 from iterpo.models.plain_layers import plain_layers
 from iterpo.models.sampler import Draw, RepetitionState, draw
 from iterpo.models.voice import Voice
@@ -132,12 +133,8 @@ def _batches(
     prompts: Sequence[Sequence[int]], max_new: int, max_batch_tokens: int
 ) -> Iterator[list[int]]:
     """Row indices per batch: equal prompts side by side, then by length, in a fixed order."""
-    first: dict[tuple[int, ...], int] = {}
-    for i, prompt in enumerate(prompts):
-        first.setdefault(tuple(prompt), i)
-    order = sorted(
-        range(len(prompts)), key=lambda i: (len(prompts[i]), first[tuple(prompts[i])], i)
-    )
+    _, index = distinct(prompts)
+    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), index[i], i))
     batch: list[int] = []
     for i in order:  # lengths ascend, so row i is the longest so far
         if batch and (len(batch) + 1) * (len(prompts[i]) + max_new) > max_batch_tokens:
@@ -177,7 +174,7 @@ class _Batch:
         """The decode loop, on the decoder that is fastest for the model."""
         try:
             self._decode(self._decoder())
-        except UnusualAttention:  # at the first step; seeds make starting over draw the same
+        except UnusualAttention:  # soon; seeds make starting over draw the same
             self._forget()
             self._decode(PlainDecoder(self.backbone, self.prompts))
         return [

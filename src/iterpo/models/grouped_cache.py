@@ -2,53 +2,29 @@
 
 The rows of a batch sit on a grid: each line holds one prompt's keys once and a slot for each of up
 to 16 samples. A step writes the new keys of all slots of a line side by side behind those of the
-step before, so that the cache never grows by copying, and one attention call per layer reads a
-line's keys for all of its samples under a mask that hides the other samples' tokens: one softmax
-over prompt and response. Nothing here knows an architecture: models reach it through transformers'
+step before, so that the cache is rarely copied, and one attention call per layer reads a line's
+keys for all of its samples under a mask that hides the other samples' tokens: one softmax over
+prompt and response. Nothing here knows an architecture: models reach it through transformers'
 cache and attention interfaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from iterpo.models.packed import UnusualAttention, check_plain
-from iterpo.models.shared_prefix import keeps_prompts
+from iterpo.models.attention import UnusualAttention, by_products, check_plain, products
 
-__all__ = ["GroupedCache", "grouped_attention", "takes_grouped_cache"]
+__all__ = ["GroupedCache", "grouped_attention"]
 
-_NAME = "iterpo_grouped"
 _WIDEST = 16
 _ROOM = 16
-
-
-def takes_grouped_cache(model: Any) -> bool:
-    """Whether a transformers model keeps all of its prompts and attends through the interface."""
-    return (
-        bool(getattr(model, "_supports_attention_backend", False))
-        and model.config._attn_implementation in ("sdpa", "eager")
-        and keeps_prompts(model.config)
-    )
-
-
-@contextmanager
-def grouped_attention(model: Any) -> Iterator[None]:
-    """The model attends to a ``GroupedCache``; afterwards as before."""
-    AttentionInterface.register(_NAME, _attend)
-    before = model.config._attn_implementation
-    model.config._attn_implementation = _NAME
-    try:
-        yield
-    finally:
-        model.config._attn_implementation = before
+_SPARE = 4  # columns in use for an empty one
 
 
 class GroupedCache:
@@ -64,9 +40,9 @@ class GroupedCache:
         """
         self.prompt_of, self.lengths, self.max_new = list(prompt_of), list(lengths), max_new
         self.steps, self.columns = 0, max(lengths)
-        self.room = min(max_new, _ROOM)
+        self.lines = _grid(self.prompt_of, self.columns, min(max_new, _ROOM) // 2)
+        self.room = self._more()
         """Steps that there is room for."""
-        self.lines = _grid(self.prompt_of, self.columns, self.room // 2)
         self.layers: list[_Layer] = []
         self.cache: Any = Cache(layers=self.layers)
         """What the model is given."""
@@ -111,7 +87,7 @@ class GroupedCache:
     def step(self) -> None:
         """Another token per row follows."""
         if self.steps == self.room:
-            self.room = min(self.max_new, self.room + _ROOM)
+            self.room = self._more()
             self._move(_grid(self.prompt_of, self.columns, (self.steps + self.room) // 2))
             self._lay_out()
         before, width = self.ends[0], self.width
@@ -119,6 +95,11 @@ class GroupedCache:
         self.mask[:, :, before : before + width].masked_fill_(own, 0)
         self.steps += 1
         self.masks: dict[int, Tensor] = {}
+
+    def _more(self) -> int:
+        """Steps to have room for: columns that are empty cost time too, but less than a copy."""
+        further = max(_ROOM, self.columns // (_SPARE * self.width))
+        return min(self.max_new, self.steps + further)
 
     def states_of(self, row: int) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of each layer for a row's prompt and its tokens so far, copied."""
@@ -167,7 +148,7 @@ class GroupedCache:
         )
         seen = torch.arange(self.columns, device=keys.device) < lengths[:, None]
         own = torch.eye(self.width, dtype=torch.bool, device=keys.device).repeat(1, self.steps)
-        kind = torch.float32 if _by_products(keys) else keys.dtype
+        kind = torch.float32 if by_products(keys) else keys.dtype
         self.mask = keys.new_full(
             (len(self.lines), self.width, self.ends[1]), -torch.inf, dtype=kind
         )
@@ -176,9 +157,9 @@ class GroupedCache:
         self.masks = {}
 
     def mask_for(self, repeats: int) -> Tensor:
-        """The mask (lines, 1, slots x repeats, all columns), ``repeats`` rows for each slot."""
+        """The mask (lines, 1, repeats x slots, all columns), ``repeats`` rows for each slot."""
         if repeats not in self.masks:
-            self.masks[repeats] = self.mask.repeat_interleave(repeats, dim=1)[:, None]
+            self.masks[repeats] = self.mask.repeat(1, repeats, 1)[:, None]
         return self.masks[repeats]
 
     def on_grid(self, states: Tensor) -> Tensor:
@@ -205,21 +186,28 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self.values: Tensor
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Room for the prompts and the first steps; what is hidden must be finite, so zeros."""
+        """Room for the prompts and the first steps."""
         self.keys, self.values = (
-            x.new_zeros(len(self.grid.lines), x.shape[1], self.grid.ends[1], x.shape[3])
-            for x in (key_states, value_states)
+            self._empty(len(self.grid.lines), like=x) for x in (key_states, value_states)
         )
         self.is_initialized = True
+
+    def _empty(self, lines: int, like: Tensor) -> Tensor:
+        """Columns behind those in use are hidden, but must be finite."""
+        used, room = self.grid.ends
+        fresh = like.new_empty(lines, like.shape[1], room, like.shape[3])
+        fresh[:, :, used:] = 0
+        return fresh
 
     def fill(self, places: Sequence[tuple[int, int]], keys: Tensor, values: Tensor) -> None:
         """Copy prompts; ``places`` pairs lines of the grid with rows of ``keys``."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         lines, rows = (list(x) for x in zip(*places, strict=True))
-        width = min(keys.shape[2], self.grid.columns)
-        self.keys[lines, :, :width] = keys[rows, :, :width]
-        self.values[lines, :, :width] = values[rows, :, :width]
+        width, columns = min(keys.shape[2], self.grid.columns), self.grid.columns
+        for kept, new in ((self.keys, keys), (self.values, values)):
+            kept[lines, :, :width] = new[rows, :, :width]
+            kept[lines, :, width:columns] = 0
 
     def of(self, line: int, slot: int, prompt: int) -> tuple[Tensor, Tensor]:
         """Keys and values (key heads, n, d) of a prompt of that length and the tokens behind it."""
@@ -249,11 +237,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             frames: Columns of prompts, columns in use and width before.
         """
         grid, (columns, end, width) = self.grid, frames
-        shared = min(columns, grid.columns)
         fresh = []
         for kept in (self.keys, self.values):
-            new = kept.new_zeros(len(heads), kept.shape[1], grid.ends[1], kept.shape[3])
-            new[:, :, :shared] = kept[heads, :, :shared]
+            new = self._empty(len(heads), like=kept)
+            new[:, :, : grid.columns] = kept[heads, :, : grid.columns]
             said = kept[:, :, columns:end]
             said = said.reshape(*said.shape[:2], grid.steps, width, kept.shape[3]).permute(
                 0, 3, 1, 2, 4
@@ -276,7 +263,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return self.get_seq_length() + query_length, 0
 
 
-def _attend(
+def grouped_attention(
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -286,44 +273,32 @@ def _attend(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one new token per row (r, heads, 1, d) to its prompt and response."""
-    layer: _Layer | None = getattr(key, "_grouped", None)
     check_plain(module, attention_mask, rest)
+    layer: _Layer | None = getattr(key, "_grouped", None)
     if layer is None or query.shape[2] != 1:
         raise UnusualAttention(f"{type(module).__name__} does not hand on what its cache gave")
     grid = layer.grid
-    heads = layer.keys.shape[1]
-    repeats = query.shape[1] // heads
-    # A key head's queries, of all slots and heads that read it, are the rows of one product.
-    asked = grid.on_grid(query.reshape(-1, heads, repeats, query.shape[3]))
-    asked = asked.transpose(1, 2).flatten(2, 3)  # (lines, key heads, slots x repeats, d)
-    scale = asked.shape[3] ** -0.5 if scaling is None else scaling
-    found = (_products if _by_products(layer.keys) else _fused)(
-        asked, layer, grid.mask_for(repeats), scale
-    )
-    found = found.reshape(*found.shape[:2], grid.width, repeats, -1).transpose(1, 2)
-    return grid.off_grid(found).flatten(1, 2).unsqueeze(1), None
-
-
-def _by_products(keys: Tensor) -> bool:
-    """On CPUs torch's fused attention is slow for few queries in 16 bits."""
-    return keys.device.type == "cpu" and keys.dtype != torch.float32
+    asked = grid.on_grid(query.reshape(len(query), layer.keys.shape[1], -1, query.shape[3]))
+    asked = asked.permute(0, 2, 3, 1, 4)  # (lines, key heads, queries of each, slots, d)
+    scale = asked.shape[4] ** -0.5 if scaling is None else scaling
+    if by_products(layer.keys):
+        # All columns, hidden ones too: a matrix product of a part would copy it first.
+        found = products(asked, layer.keys, layer.values, grid.mask, scale)
+    else:
+        found = _fused(asked, layer, grid.mask_for(asked.shape[2]), scale)
+    return grid.off_grid(found.permute(0, 3, 1, 2, 4)).flatten(1, 2).unsqueeze(1), None
 
 
 def _fused(asked: Tensor, layer: _Layer, mask: Tensor, scale: float) -> Tensor:
     end = layer.grid.ends[0]
-    return scaled_dot_product_attention(
-        asked,
+    found = scaled_dot_product_attention(
+        asked.flatten(2, 3),
         layer.keys[:, :, :end],
         layer.values[:, :, :end],
         attn_mask=mask[..., :end],
         scale=scale,
     )
-
-
-def _products(asked: Tensor, layer: _Layer, mask: Tensor, scale: float) -> Tensor:
-    # All columns, hidden ones too: a matrix product of a part would copy it first.
-    scores = torch.matmul(asked, layer.keys.transpose(2, 3)).float().mul_(scale).add_(mask)
-    return torch.matmul(torch.softmax(scores, dim=-1).to(asked.dtype), layer.values)
+    return found.view(asked.shape)
 
 
 def _cost(lines: Sequence[Sequence[int]], columns: int, steps: float) -> float:

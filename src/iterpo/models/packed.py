@@ -8,7 +8,6 @@ no key or value is ever copied per response.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,34 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iterpo.models.attention import attending, check_plain
 from iterpo.models.folded import folded
 
-__all__ = ["UnusualAttention", "can_pack", "check_plain", "packed_states"]
+__all__ = ["packed_states"]
 
-_NAME = "iterpo_packed"
-_NEUTRAL = {"dropout", "scaling", "is_causal", "position_ids", "use_cache", "cache_position"}
-
-
-class UnusualAttention(Exception):  # noqa: N818 - a signal between modules, never shown
-    """The model's attention is more than queries, keys, values and a causal mask."""
-
-
-def check_plain(module: Any, attention_mask: Tensor | None, options: dict[str, Any]) -> None:
-    """Refuse what an attention that makes its own causal mask was asked for beyond that.
-
-    Args:
-        module: The attention layer.
-        attention_mask: None, unless the model makes masks of its own.
-        options: What else the layer asked for.
-
-    Raises:
-        UnusualAttention: if it is anything.
-    """
-    beyond = sorted(k for k, v in options.items() if k not in _NEUTRAL and v is not None)
-    if attention_mask is not None:
-        beyond.append("a mask of its own")
-    if beyond:
-        raise UnusualAttention(f"{type(module).__name__} asks for {', '.join(beyond)}")
+_AT_ONCE = {"cpu": 256}  # response tokens, where small blocks are no slower
+_MOST = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +31,7 @@ class _Group:
     start: int
     prompt: int
     lengths: tuple[int, ...]
-    masks: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    masks: dict[tuple[int, torch.dtype], Tensor] = field(default_factory=dict)
 
     @property
     def said(self) -> int:
@@ -63,34 +41,37 @@ class _Group:
     def end(self) -> int:
         return self.said + sum(self.lengths)
 
-    def mask(self, like: Tensor) -> Tensor:
-        """Additive (r, p + r): what each of the r response tokens does not see."""
-        if like.dtype not in self.masks:
-            device = like.device
-            n = self.end - self.said
-            counts = torch.tensor(self.lengths, device=device)
-            owner = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
-            seen = (owner[:, None] == owner[None]).tril()
-            hidden = torch.zeros(n, self.prompt + n, dtype=like.dtype, device=device)
-            hidden[:, self.prompt :].masked_fill_(~seen, -torch.inf)
-            self.masks[like.dtype] = hidden
-        return self.masks[like.dtype]
+    def blocks(self, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Where a few responses lie, and additive (r, p + r): what their tokens do not see.
+
+        A few at a time, since scores of all with all would grow with the square of their number.
+        """
+        most = _AT_ONCE.get(like.device.type, _MOST)
+        blocks: list[list[int]] = []
+        for n in self.lengths:
+            if blocks and sum(blocks[-1]) + n <= most:
+                blocks[-1].append(n)
+            else:
+                blocks.append([n])
+        at = self.said
+        for lengths in blocks:
+            place = slice(at, at + sum(lengths))
+            if (at, like.dtype) not in self.masks:
+                self.masks[at, like.dtype] = self._mask(lengths, like)
+            yield place, self.masks[at, like.dtype]
+            at = place.stop
+
+    def _mask(self, lengths: Sequence[int], like: Tensor) -> Tensor:
+        n, device = sum(lengths), like.device
+        counts = torch.tensor(lengths, device=device)
+        owner = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
+        seen = (owner[:, None] == owner[None]).tril()
+        hidden = torch.zeros(n, self.prompt + n, dtype=like.dtype, device=device)
+        hidden[:, self.prompt :].masked_fill_(~seen, -torch.inf)
+        return hidden
 
 
 _groups: ContextVar[tuple[_Group, ...]] = ContextVar("groups")
-
-
-def can_pack(decoder: Any) -> bool:
-    """Whether the body's attention can be told which tokens see which.
-
-    Models whose cache does not keep all of a prompt are for the caller to leave out.
-    """
-    config = decoder.config
-    return (
-        bool(getattr(decoder, "_supports_attention_backend", False))
-        and getattr(config, "attn_logit_softcapping", None) is None
-        and isinstance(getattr(config, "_attn_implementation", None), str)
-    )
 
 
 def packed_states(
@@ -99,7 +80,7 @@ def packed_states(
     """Hidden states of the final layer at every token of the row.
 
     Args:
-        decoder: Transformer body, adapters included; see ``can_pack``.
+        decoder: Transformer body, adapters included; see ``attention.plain_attention``.
         prompts: Token ids (p,) of each prompt, at least one.
         responses: For each prompt, the token ids (r,) of its responses; may be none.
 
@@ -118,31 +99,21 @@ def packed_states(
         row += [prompt, *mine]
         positions.append(torch.arange(len(prompt), device=prompt.device))
         positions += [torch.arange(len(r), device=r.device) + len(prompt) for r in mine]
-    with _attending(decoder.config, tuple(groups)), folded(decoder):
-        out = decoder(
-            input_ids=torch.cat(row)[None],
-            position_ids=torch.cat(positions)[None],
-            use_cache=False,
-        )
+    token = _groups.set(tuple(groups))
+    try:
+        with attending(decoder, packed_attention), folded(decoder):
+            out = decoder(
+                input_ids=torch.cat(row)[None],
+                position_ids=torch.cat(positions)[None],
+                use_cache=False,
+            )
+    finally:
+        _groups.reset(token)
     states: Tensor = out.last_hidden_state[0]
     return states
 
 
-@contextmanager
-def _attending(config: Any, groups: tuple[_Group, ...]) -> Iterator[None]:
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    ALL_ATTENTION_FUNCTIONS.register(_NAME, _attention)
-    before, token = config._attn_implementation, _groups.set(groups)
-    config._attn_implementation = _NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
-        _groups.reset(token)
-
-
-def _attention(
+def packed_attention(
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -164,9 +135,12 @@ def _attention(
         own = slice(group.start, group.said)
         q, k, v = (x[:, :, own] for x in (query, key, value))
         found.append(attend(q, k, v, is_causal=True, **given))
-        if group.lengths:
-            everything = slice(group.start, group.end)
-            q = query[:, :, group.said : group.end]
-            k, v = (x[:, :, everything] for x in (key, value))
-            found.append(attend(q, k, v, attn_mask=group.mask(q), **given))
+        for block, mask in group.blocks(query):
+            k, v = (
+                x[:, :, group.start : block.stop]
+                if block.start == group.said
+                else torch.cat([x[:, :, own], x[:, :, block]], dim=2)
+                for x in (key, value)
+            )
+            found.append(attend(query[:, :, block], k, v, attn_mask=mask, **given))
     return torch.cat(found, dim=2).transpose(1, 2).contiguous(), None

@@ -1,14 +1,14 @@
-"""pad: token sequences of different lengths as one batch."""
+"""pad, distinct: token sequences as a batch, of one length or without repeats."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-__all__ = ["PaddingSide", "pad"]
+__all__ = ["PaddingSide", "distinct", "pad"]
 
 PaddingSide = Literal["left", "right"]
 
@@ -34,3 +34,14 @@ def pad(
         ids[row, place] = torch.tensor(sequence, dtype=torch.long)
         mask[row, place] = 1
     return ids, mask
+
+
+def distinct(sequences: Iterable[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The different sequences in the order of their first places, and which of them each one is.
+
+    >>> distinct([[5], [6, 7], [5]])
+    ([(5,), (6, 7)], [0, 1, 0])
+    """
+    place: dict[tuple[int, ...], int] = {}
+    index = [place.setdefault(tuple(s), len(place)) for s in sequences]
+    return list(place), index

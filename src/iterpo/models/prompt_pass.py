@@ -14,14 +14,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
+from iterpo.models.attention import (
+    UnusualAttention,
+    attending,
+    by_products,
+    check_plain,
+    products,
+)
 from iterpo.models.kept_turns import Past
 from iterpo.models.padding import pad
 
 __all__ = ["PromptPass"]
 
 _KNOWN = {"attention_mask", "position_ids", "position_embeddings"}
+_QUERIES = 96  # at a time; what comes behind the last of them is left out
 
 
 class PromptPass:
@@ -43,10 +52,12 @@ class PromptPass:
         self.fresh = not any(known)
         before = torch.tensor(known, device=device)[:, None]
         self.columns = before + torch.arange(ids.shape[1], device=device)  # (u, t)
-        self.width = max(known) + ids.shape[1]
-        self.positions = self.columns[:1]
-        if not self.fresh:  # padding is never read, but a model may have no position so far out
-            self.positions = torch.minimum(self.columns, before + self.last[:, None])
+        self.most_known = max(known)
+        self.width = self.most_known + ids.shape[1]
+        # Padding is never read, but a model may have no position so far out.
+        self.positions = torch.minimum(self.columns, before + self.last[:, None])
+        if self.fresh:
+            self.positions = self.columns[:1]
         self.layers: list[_Layer] = []
         self.in_part = False
 
@@ -54,15 +65,17 @@ class PromptPass:
         """Logits (u, V) behind the prompts.
 
         Args:
-            model: A transformers model whose cache is plain (``shared_prefix.keeps_prompts``).
+            model: A transformers model, of ``attention.plain_attention``.
             cache_argument: What it calls its cache.
+
+        Raises:
+            UnusualAttention: if a layer asks for more than the prompts before a token.
         """
         count = len(DynamicCache(config=model.config).layers)
         self.layers = [_Layer(self, i) for i in range(count)]
         given: dict[str, Any] = {cache_argument: Cache(layers=self.layers)}
-        if not self.fresh:  # what is causal never sees padding behind it: no mask then
-            given["attention_mask"] = self._mask(model, self.columns)
-        with self._shortened(model, count) as shortened:
+        self.unseen = self._unseen(self.columns[:1] if self.fresh else self.columns)
+        with attending(model, prompt_attention), self._shortened(model, count) as shortened:
             ends, place = torch.unique(self.last, return_inverse=True)
             out = model(
                 input_ids=self.ids,
@@ -75,13 +88,33 @@ class PromptPass:
         logits: Tensor = out.logits[:, -1] if shortened else out.logits[rows, place]
         return logits
 
-    def _mask(self, model: Any, columns: Tensor) -> Tensor:
-        """What queries at ``columns`` (u, q) see, (u, 1, q, width), as the attention wants it."""
+    def attend(self, query: Tensor, layer: _Layer, scale: float) -> Tensor:
+        """Attention of ``query`` (u, h, t, d), or (u, h, 1, d) at the last tokens, likewise."""
+        key, value = layer.keys, layer.values
+        asked = query.reshape(len(query), key.shape[1], -1, *query.shape[2:])
+        if query.shape[2] < self.ids.shape[1]:
+            unseen = self._unseen(self.columns.gather(1, self.last[:, None]))
+            return products(asked, key, value, unseen, scale).flatten(1, 2)
+        if by_products(key):
+            found = []
+            for start in range(0, query.shape[2], _QUERIES):
+                some = slice(start, start + _QUERIES)
+                seen = slice(0, self.most_known + some.stop)
+                unseen = self.unseen[:, some, seen]
+                part = asked[..., some, :], key[:, :, seen], value[:, :, seen]
+                found.append(products(*part, unseen, scale))
+            return torch.cat(found, dim=3).flatten(1, 2)
+        if asked.shape[2] > 1:
+            key, value = (x.repeat_interleave(asked.shape[2], dim=1) for x in (key, value))
+        mask = None if self.fresh else self.unseen[:, None].to(query.dtype)
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=self.fresh, scale=scale
+        )
+
+    def _unseen(self, columns: Tensor) -> Tensor:
+        """What queries at ``columns`` (u, q) don't see, (u, q, width): to be added to scores."""
         seen = torch.arange(self.width, device=columns.device) <= columns[..., None]
-        if model.config._attn_implementation != "eager":
-            return seen[:, None]
-        lowest = torch.finfo(model.dtype).min
-        return torch.zeros_like(seen, dtype=model.dtype).masked_fill_(~seen, lowest)[:, None]
+        return torch.zeros(seen.shape, device=columns.device).masked_fill_(~seen, -torch.inf)
 
     @contextmanager
     def _shortened(self, model: Any, count: int) -> Iterator[bool]:
@@ -91,18 +124,16 @@ class PromptPass:
             yield False
             return
         layer = layers[-1]
-        at_last = self.columns.gather(1, self.last[:, None])
-        layer.__dict__["forward"] = partial(self._last_layer, layer, self._mask(model, at_last))
+        layer.__dict__["forward"] = partial(self._last_layer, layer)
         try:
             yield True
         finally:
             del layer.__dict__["forward"]
 
-    def _last_layer(
-        self, layer: Any, mask: Tensor, states: Tensor, *args: Any, **given: Any
-    ) -> Any:
+    def _last_layer(self, layer: Any, states: Tensor, *args: Any, **given: Any) -> Any:
         forward = partial(type(layer).forward, layer)
-        if args or any(isinstance(v, Tensor) for k, v in given.items() if k not in _KNOWN):
+        known = (Cache, type(None), bool, int, float, str)
+        if args or not all(k in _KNOWN or isinstance(v, known) for k, v in given.items()):
             return self._picked(forward(states, *args, **given))
         self.in_part = True
         try:
@@ -113,9 +144,7 @@ class PromptPass:
             return self._picked(whole)
         finally:
             self.in_part = False
-        for name in _KNOWN & given.keys() - {"attention_mask"}:
-            given[name] = self._picked(given[name])
-        given["attention_mask"] = mask
+        given.update((name, self._picked(given[name])) for name in _KNOWN & given.keys())
         return forward(self._picked(states), **given)
 
     def _picked(self, found: Any) -> Any:
@@ -161,7 +190,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
         """Write what is new; a second call, for the last tokens, finds it written."""
         if self.is_initialized:
-            return self.keys, self.values
+            return self._handed_on()
         if self.owner.fresh:
             self.keys, self.values, self.is_initialized = key_states, value_states, True
         else:
@@ -171,6 +200,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
                 kept.transpose(1, 2)[rows, self.owner.columns] = new.transpose(1, 2)
         if self.owner.in_part:
             raise _Written
+        return self._handed_on()
+
+    def _handed_on(self) -> tuple[Tensor, Tensor]:
+        self.keys._passed = self  # type: ignore[attr-defined]
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
@@ -184,3 +217,21 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """All columns; asked for only where nothing is known before."""
         return self.get_seq_length() + query_length, 0
+
+
+def prompt_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    _value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **rest: Any,
+) -> tuple[Tensor, None]:
+    """Attention of a pass's tokens (u, h, t, d) to those before them."""
+    check_plain(module, attention_mask, rest)
+    layer: _Layer | None = getattr(key, "_passed", None)
+    if layer is None:
+        raise UnusualAttention(f"{type(module).__name__} does not hand on what its cache gave")
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    return layer.owner.attend(query, layer, scale).transpose(1, 2).contiguous(), None

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iterpo.models.attention import UnusualAttention, keeps_prompts, plain_attention
 from iterpo.models.backbone import Backbone, frozen, inner
 from iterpo.models.kept_states import keep
-from iterpo.models.packed import UnusualAttention, can_pack, packed_states
+from iterpo.models.packed import packed_states
 from iterpo.models.padding import pad
 
 __all__ = ["cache_argument", "keeps_prompts", "shared_states", "states_behind", "two_passes"]
@@ -21,14 +22,6 @@ def cache_argument(module: Any) -> str:
     """What the model or its body calls the key/value cache; renamed within transformers 5."""
     accepted = inspect.signature(type(module).forward).parameters
     return "cache" if "cache" in accepted else "past_key_values"
-
-
-def keeps_prompts(config: Any) -> bool:
-    """Whether such a model's cache keeps all of a prompt (a sliding window, say, does not)."""
-    from transformers.cache_utils import DynamicCache, DynamicLayer
-
-    layers = DynamicCache(config=config).layers
-    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
 
 def shared_states(
@@ -68,7 +61,7 @@ def states_behind(
     decoder: Any, before: tuple[Tensor, Tensor], index: Tensor, after: Tensor, mask: Tensor
 ) -> Tensor:
     """As ``two_passes``, without padding or copies wherever the model's attention allows it."""
-    if can_pack(decoder):
+    if plain_attention(decoder):
         try:
             return _packed(decoder, before, index, after, mask)
         except UnusualAttention:  # which no attribute of the model tells

@@ -14,7 +14,9 @@ from typing import Any, cast
 import torch
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from iterpo.models.shared_prefix import keeps_prompts, states_behind
+from iterpo.models.attention import keeps_prompts
+from iterpo.models.padding import distinct
+from iterpo.models.shared_prefix import states_behind
 
 __all__ = [
     "agree",
@@ -162,14 +164,8 @@ def precomputed(decoder: Any, states: torch.Tensor) -> Iterator[None]:
 
 def _distinct(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows (U,) of the distinct prompts, in order, and the place (B,) of each row's prompt."""
-    places: dict[tuple[int, ...], int] = {}
-    rows: list[int] = []
-    index: list[int] = []
-    for i, prompt in enumerate(map(tuple, prompts.tolist())):
-        if prompt not in places:
-            places[prompt] = len(rows)
-            rows.append(i)
-        index.append(places[prompt])
+    found, index = distinct(prompts.tolist())
+    rows = [index.index(k) for k in range(len(found))]
     device = prompts.device
     return torch.tensor(rows, device=device), torch.tensor(index, device=device)
 
