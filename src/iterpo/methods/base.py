@@ -22,6 +22,7 @@ __all__ = ["REGISTRY", "Build", "Method", "RoundBatch", "Workspace", "make", "na
 REGISTRY = {
     "iterpo": "iterpo.methods.iterpo:IterPO",
     "mt_kto": "iterpo.methods.mt_kto:MtKto",
+    "mt_ppo": "iterpo.methods.mt_ppo:MtPpo",
     "mt_sft": "iterpo.methods.mt_sft:MtSft",
     "st_grpo": "iterpo.methods.st_grpo:StGrpo",
 }

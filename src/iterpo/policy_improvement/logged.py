@@ -33,6 +33,7 @@ __all__ = [
 LEARNERS: dict[str, str] = {
     "awr": "iterpo.policy_improvement.awr:train",
     "kto": "iterpo.policy_improvement.kto:train",
+    "mt_ppo": "iterpo.policy_improvement.mt_ppo:train",
     "sft": "iterpo.policy_improvement.sft:train",
 }
 """Name -> ``module:function(training, …) -> ImproveResult``; a further one is a file and a line."""
