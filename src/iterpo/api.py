@@ -124,7 +124,7 @@ def read(path: str | Path) -> tuple[Conversation, ...]:
 def fit_q(
     policy: PolicyRef, batch: Sequence[Conversation], gamma: float = 0.9, **options: Any
 ) -> QFunction:
-    """Fit Q^pi to the Monte-Carlo returns of a batch (Observation 3.5).
+    """Fit Q^pi to a batch: to its Monte-Carlo returns unless told otherwise (Observation 3.5).
 
     Args:
         policy: The policy that logged the batch; its weights are the frozen backbone.
@@ -140,6 +140,7 @@ def fit_q(
         BatchError: if the batch can't be learnt from.
         ConfigError: if an option can't be used; ``pool_rounds`` needs a run.
     """
+    from iterpo.methods.corrections import explored_ratios, responder
     from iterpo.models.backbone import load
     from iterpo.policy_evaluation.base import QConfig
     from iterpo.policy_evaluation.fit import fit_q as fit
@@ -149,7 +150,10 @@ def fit_q(
     if config.pool_rounds:
         raise ConfigError("pool_rounds: given for one batch; accepted: 0, or a run of rounds")
     own, _ = set_aside(batch, config)  # a stored Q tells by its settings what it never saw
-    result = fit(load(policy), own, config)
+    backbone = load(policy)
+    explored = explored_ratios(lambda: backbone, own, config)
+    respond = responder(lambda: backbone, own, config, Sampling())
+    result = fit(backbone, own, config, explored=explored, respond=respond)
     return result.q
 
 

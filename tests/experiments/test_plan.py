@@ -224,6 +224,55 @@ def test_a_plan_that_explores_needs_a_q_that_can_take_it() -> None:
     assert plan.collect.explore.share == 0.3
 
 
+NUCLEUS = "collect.sampling.top_p=0.9"
+EXPLORED = ("collect.explore.share=0.3", "q.off_policy=weight")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ([*EXPLORED, NUCLEUS], r"q\.off_policy: given 'weight' .*never says some .*accepted: drop"),
+        (["q.off_policy=weight", "collect.optimism.share=0.3"], "alone, whose choices have no"),
+        ([*EXPLORED, "q.estimator=fitted_q"], "there is nothing to weigh; accepted: drop"),
+        (["q.estimator=sarsa", "method.name=st_grpo"], r"q\.estimator: .*accepted with st_grpo"),
+        (["q.estimator=sarsa", "q.gamma=0"], "'sarsa' with gamma 0"),
+    ],
+)
+def test_a_q_that_could_not_be_corrected_is_refused(changes: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        load_plan("demo", changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        EXPLORED,
+        [*EXPLORED, "q.estimator=sarsa"],
+        ["collect.explore.share=0.3", "q.off_policy=drop", "q.estimator=fitted_q", NUCLEUS],
+        ["rounds=2", "q.pool_rounds=1", "q.estimator=fitted_q", NUCLEUS],
+    ],
+)
+def test_what_can_be_corrected_is_accepted(changes: list[str]) -> None:
+    assert load_plan("demo", changes).q.passes >= 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "without", "with_it"),
+    [
+        ("q.td_iterations=3", [], ["q.estimator=sarsa"]),
+        ("q.td_responses=3", ["q.estimator=sarsa"], ["q.estimator=fitted_q"]),
+        ("q.pool_min_ess=0.3", ["q.off_policy=drop"], ["q.off_policy=weight"]),
+    ],
+)
+def test_settings_of_an_estimator_count_where_it_is_used(
+    setting: str, without: list[str], with_it: list[str]
+) -> None:
+    for changes, counts in ((without, False), (with_it, True)):
+        before, after = (load_plan("demo", x).identity() for x in (changes, [*changes, setting]))
+        assert (before != after) is counts
+    assert load_plan("demo", with_it).identity() != load_plan("demo", without).identity()
+
+
 def test_presets_do_not_explore() -> None:
     assert all(load_plan(name).collect.explore is None for name in preset_names())
 

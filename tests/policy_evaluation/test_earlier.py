@@ -15,7 +15,7 @@ from iterpo.policy_evaluation import fit
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.earlier import (
     EarlierRound,
-    future_log_weights,
+    log_weights,
     turn_weights,
     weigh_rounds,
 )
@@ -29,9 +29,9 @@ FREE = QConfig(pool_rounds=1, pool_max_weight=1e6, pool_min_ess=0.0)
 
 def test_a_row_is_weighed_by_what_was_said_after_it() -> None:
     """Ratios 3, 2 and 1/4: the own one never counts, nor do those before."""
-    found = future_log_weights([ln(3), ln(2), ln(1 / 4)])
+    found = log_weights([ln(3), ln(2), ln(1 / 4)])
     assert [math.exp(x) for x in found] == pytest.approx([0.5, 0.25, 1.0])
-    assert future_log_weights([]) == ()
+    assert log_weights([]) == ()
 
 
 def test_weights_are_capped_and_scaled_down_to_their_effective_sample_size() -> None:

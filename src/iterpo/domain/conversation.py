@@ -185,6 +185,11 @@ class Exploration:
         """Whether the draw changed the distribution of the responses."""
         return bool(self.traits)
 
+    @property
+    def chosen(self) -> bool:
+        """Whether the message was chosen among drafts: what is stored is then not its density."""
+        return "choice" in self.traits
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:

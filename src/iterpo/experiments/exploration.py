@@ -32,14 +32,17 @@ def unusable_exploration(
             continue
         if q.off_policy == "refuse":
             found.append(
-                f"q.off_policy: given 'refuse' with collect.{name}; accepted: drop, which fits Q "
-                f"to the returns that exploration can't have changed; or collect.{name}=null"
+                f"q.off_policy: given 'refuse' with collect.{name}; accepted: drop, which leaves "
+                "out the targets that exploration can have changed, weight, which corrects them; "
+                f"or collect.{name}=null"
             )
         if config.share == 1:
             found.append(
                 f"collect.{name}.share: given 1.0; accepted in a plan: below 1, since J of the "
                 "policy is measured on what it says itself"
             )
+    if q.off_policy == "weight" and q.weighs:
+        found += _unweighable(explore, optimism, sampling)
     if optimism is None:
         return found
     if rounds == 1:
@@ -48,6 +51,23 @@ def unusable_exploration(
             "accepted: rounds of 2 or more, or collect.optimism=null"
         )
     return found + _unable(optimism, sampling, q)
+
+
+def _unweighable(
+    explore: PersonaConfig | None, optimism: OptimismConfig | None, sampling: Sampling
+) -> list[str]:
+    if explore is None and optimism is not None:
+        return [
+            "q.off_policy: given 'weight' with collect.optimism alone, whose choices have no "
+            "log-probability to be weighed by; accepted: drop"
+        ]
+    if explore is not None and (sampling.temperature == 0 or sampling.reshaped):
+        return [
+            "q.off_policy: given 'weight' with collect.sampling that never says some responses, "
+            "which no weight brings back; accepted: drop, or a temperature above 0 with top_p 1, "
+            "top_k 0 and repetition_penalty 1"
+        ]
+    return []
 
 
 def _unable(optimism: OptimismConfig, sampling: Sampling, q: QConfig) -> list[str]:

@@ -40,9 +40,8 @@ def identity(plan: Mapping[str, Any]) -> str:
         for name in sections:
             section = section[name] or {}
         section.pop(key, None)
-    if not values["q"]["pool_rounds"]:  # a plan is what it was before there was this option
-        for key in ("pool_rounds", "pool_max_weight", "pool_min_ess"):
-            del values["q"][key]
+    for key in _idle_in_q(values["q"]):  # a plan is what it was before there was this option
+        del values["q"][key]
     for section_name, key in _UNSET_AS_BEFORE:
         if values[section_name][key] in (None, {}):
             del values[section_name][key]
@@ -50,6 +49,20 @@ def identity(plan: Mapping[str, Any]) -> str:
         del values["policy"]["sampler"], values["policy"]["vllm"]
     text = json.dumps(_one_spelling(values), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _idle_in_q(q: Mapping[str, Any]) -> list[str]:
+    """Settings of Q that change nothing as the others stand."""
+    out = []
+    if q["estimator"] == "monte_carlo":
+        out += ["estimator", "td_iterations"]
+    if q["estimator"] != "fitted_q":
+        out.append("td_responses")
+    if not q["pool_rounds"]:
+        out.append("pool_rounds")
+        if q["off_policy"] != "weight":
+            out += ["pool_max_weight", "pool_min_ess"]
+    return out
 
 
 def _one_spelling(value: Any) -> Any:

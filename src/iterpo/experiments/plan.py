@@ -170,11 +170,13 @@ class CollectPlan:
     round stops; resuming plays only the blocks with failures again."""
     explore: PersonaConfig | None = None
     """Personas that the agent takes on in a share of the training conversations (section 3.4),
-    never on held-out kernels or after the last update; null: none. Needs `q.off_policy: drop`."""
+    never on held-out kernels or after the last update; null: none. Needs `q.off_policy` other than
+    `refuse`."""
     optimism: OptimismConfig | None = None
     """In a share of the training conversations one message is the draft of several that the last
-    round's Q finds most promising, uncertainty included; null: none. Needs `q.off_policy: drop`;
-    acts from round 1 up to the last update, and holds a second copy of the weights there."""
+    round's Q finds most promising, uncertainty included; null: none. Needs `q.off_policy` as
+    `explore` does; acts from round 1 up to the last update, and holds a second copy of the weights
+    there."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -259,11 +261,7 @@ class Plan:
         found += unusable_exploration(
             collect.explore, collect.optimism, collect.sampling, self.q, self.rounds
         )
-        if self.method.name == "st_grpo" and self.q.discount_unit == "message":
-            found.append(
-                "q.discount_unit: given 'message'; accepted with st_grpo: agent_turn, since at "
-                "gamma 0 a message unit credits only what the agent itself closes"
-            )
+        found += self._unusable_myopia()
         if found:
             raise ConfigError("\n".join(found))
 
@@ -278,12 +276,28 @@ class Plan:
             "accepted: 0, or at least 2 of them a round (collect.scenarios, collect.per_scenario)"
         ]
 
+    def _unusable_myopia(self) -> list[str]:
+        if self.method.name != "st_grpo":
+            return []
+        found = []
+        if self.q.discount_unit == "message":
+            found.append(
+                "q.discount_unit: given 'message'; accepted with st_grpo: agent_turn, since at "
+                "gamma 0 a message unit credits only what the agent itself closes"
+            )
+        if self.q.estimator != "monte_carlo":
+            found.append(
+                f"q.estimator: given {self.q.estimator!r}; accepted with st_grpo: monte_carlo, "
+                "since at gamma 0 nothing follows that a target could lean on"
+            )
+        return found
+
     def _unusable_pooling(self) -> list[str]:
         sampling = self.collect.sampling
         if self.q.pool_rounds and self.rounds == 1:
             return ["q.pool_rounds: given with rounds 1; accepted: 0, or rounds of 2 or more"]
-        myopic = self.q.gamma == 0 or self.method.name == "st_grpo"  # needs no weights
-        if not self.q.pool_rounds or myopic or (sampling.temperature and not sampling.reshaped):
+        unweighed = not self.q.weighs or self.method.name == "st_grpo"
+        if not self.q.pool_rounds or unweighed or (sampling.temperature and not sampling.reshaped):
             return []
         return [
             f"q.pool_rounds: given {self.q.pool_rounds} with collect.sampling that never says some "

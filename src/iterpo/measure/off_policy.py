@@ -27,7 +27,15 @@ from iterpo.domain import (
 from iterpo.errors import BatchError
 from iterpo.measure.intervals import Interval, mean_interval
 
-__all__ = ["Gain", "Reweighed", "first_order_gain", "logged_log_probs", "reweighed", "value_gain"]
+__all__ = [
+    "Gain",
+    "Reweighed",
+    "first_order_gain",
+    "logged_log_probs",
+    "reweighed",
+    "value_gain",
+    "why_no_ratio",
+]
 
 Array = NDArray[np.float64]
 
@@ -156,7 +164,7 @@ def logged_log_probs(conversation: Conversation) -> tuple[Sampling, tuple[float,
     """
     turns = [conversation.turns[m] for m in action_indices(conversation.turns)]
     wrong = "it was explored" if conversation.explored else ""
-    wrong = wrong or next((text for t in turns if (text := _unusable(t))), "")
+    wrong = wrong or next((text for t in turns if (text := why_no_ratio(t))), "")
     settings = {t.sampled.sampling for t in turns if t.sampled}
     if not wrong and len(settings) != 1:
         wrong = "it has no agent action" if not turns else "its turns were sampled differently"
@@ -190,7 +198,8 @@ def reweighed(
     return Reweighed(conversation.kernel_id, ratios, (*(0.0 for _ in ratios[1:]), last))
 
 
-def _unusable(turn: Turn) -> str:
+def why_no_ratio(turn: Turn) -> str:
+    """Why no importance weight can be formed from an agent turn; empty if one can."""
     sampled = turn.sampled
     if sampled is None or sampled.token_ids is None or sampled.logprobs is None:
         return "an agent turn has no token ids or no log-probabilities"

@@ -21,7 +21,7 @@ from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.earlier import EarlierRound
 from iterpo.policy_evaluation.split import unrelated
 
-__all__ = ["earlier_rounds"]
+__all__ = ["earlier_rounds", "own_sampling"]
 
 
 def earlier_rounds(
@@ -33,7 +33,8 @@ def earlier_rounds(
     """The latest ``config.pool_rounds`` logs of other policies, with the ratios of all actions.
 
     Args:
-        policy: Loads the policy of the round; not called where no ratio is needed (gamma 0).
+        policy: Loads the policy of the round; not called where no ratio is needed (gamma 0, or
+            fitted Q evaluation).
         batch: The round's log and the earlier ones.
         aside: Conversations of the round whose returns Q must not see, not even as copies.
         config: How Q is fitted.
@@ -41,17 +42,17 @@ def earlier_rounds(
     logs = [log for log in batch.earlier if log][-config.pool_rounds :]
     if config.pool_rounds == 0 or not logs:
         return ()
-    if config.gamma == 0:
+    if not config.weighs:
         return tuple(_unweighed(log, aside, config) for log in logs)
     backbone = policy()
     try:
-        sampling = _own_sampling(backbone, batch.conversations)
+        sampling = own_sampling(backbone, batch.conversations)
     except BatchError as error:
         return tuple(EarlierRound(log[0].round, refused=str(error)) for log in logs)
     return tuple(_weighed(backbone, sampling, log, aside, config) for log in logs)
 
 
-def _own_sampling(policy: Backbone, conversations: Sequence[Conversation]) -> Sampling:
+def own_sampling(policy: Backbone, conversations: Sequence[Conversation]) -> Sampling:
     """How the policy speaks, after checking that it is as likely to as its log says.
 
     Raises:

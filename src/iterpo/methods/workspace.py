@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from iterpo.domain import Conversation, PolicyRef, Response, Reward, State, deci
 from iterpo.errors import BatchError
 from iterpo.methods.asked import ask, listen
 from iterpo.methods.base import Build, RoundBatch
+from iterpo.methods.corrections import explored_ratios, responder
 from iterpo.methods.earlier_rounds import earlier_rounds
 from iterpo.methods.evidence import weigh
 from iterpo.methods.likelihood import log_probs
@@ -91,7 +93,7 @@ class FolderWorkspace:
     def fit_q(
         self, policy: PolicyRef, batch: RoundBatch, *, gamma: float | None = None
     ) -> QFunction:
-        """Q^pi by regression on the Monte-Carlo returns of the batch (Observation 3.5)."""
+        """Q^pi by regression on the batch, by ``q.estimator`` (Observation 3.5)."""
         config = self.settings.q if gamma is None else replace(self.settings.q, gamma=gamma)
         backbone = self.backbone(policy, "nf4" if config.backbone == "nf4" else None)
         target = self.folder / "q"
@@ -105,8 +107,11 @@ class FolderWorkspace:
                 self._progress("fit_q", step, epochs, values)
 
             own, aside = set_aside(batch.conversations, config)  # the rest is for the judge alone
-            earlier = earlier_rounds(lambda: self.backbone(policy, None), batch, aside, config)
-            result = fit_q(backbone, own, config, record, earlier)
+            speaker = partial(self.backbone, policy, None)
+            earlier = earlier_rounds(speaker, batch, aside, config)
+            explored = explored_ratios(speaker, own, config)
+            respond = responder(speaker, own, config, self.settings.improve.sampling)
+            result = fit_q(backbone, own, config, record, earlier, explored, respond)
             report = json.dumps(result.report.to_dict(), indent=1, sort_keys=True)
             write_atomic(self.folder / "q_health.json", report + "\n")
             result.q.save(target)  # last: a sealed q/ says that all before it is there

@@ -10,7 +10,15 @@ from iterpo.domain.rules import refuse
 from iterpo.errors import ConfigError
 from iterpo.models.lora import LoraSpec
 
-__all__ = ["BackboneKind", "OffPolicy", "Pooling", "QConfig", "SplitUnit", "TuneConfig"]
+__all__ = [
+    "BackboneKind",
+    "Estimator",
+    "OffPolicy",
+    "Pooling",
+    "QConfig",
+    "SplitUnit",
+    "TuneConfig",
+]
 
 BackboneKind = Literal["shared", "nf4"]
 """``shared``: the frozen weights of the round's policy, no extra memory; ``nf4``: a 4-bit copy, the
@@ -20,8 +28,12 @@ Pooling = Literal["final", "final_and_mean"]
 """What the head reads: the hidden state of the final token (the paper), or that one beside the mean
 over the response's tokens."""
 
-OffPolicy = Literal["refuse", "drop"]
-"""What to do about returns that another distribution than the policy's brought about."""
+Estimator = Literal["monte_carlo", "sarsa", "fitted_q"]
+"""What Q is regressed on: the logged return, or the reward and Q of what follows: of the logged
+next action (``sarsa``), or of actions that the policy draws there (``fitted_q``)."""
+
+OffPolicy = Literal["refuse", "drop", "weight"]
+"""What to do about targets that another distribution than the policy's brought about."""
 
 SplitUnit = Literal["conversation", "kernel"]
 """What is never torn apart by the held-out split."""
@@ -63,7 +75,7 @@ class TuneConfig:
 
 @dataclass(frozen=True, slots=True)
 class QConfig:
-    """How Q is fitted to Monte-Carlo returns.
+    """How Q is fitted to logged conversations.
 
     The defaults are the recipe chosen in our trials; Table 3 is the preset ``paper``.
     """
@@ -72,6 +84,18 @@ class QConfig:
     """Discount factor in [0, 1]; 0 is the target of ST-GRPO."""
     discount_unit: DiscountUnit = "agent_turn"
     """What one power of gamma stands for."""
+    estimator: Estimator = "monte_carlo"
+    """What Q is regressed on. `monte_carlo`: the return, as in the paper; `sarsa`: the reward, or
+    gamma times Q of the logged next action; `fitted_q`: gamma times the mean Q of `td_responses`
+    that the policy draws at the next state, so that anybody's conversations will do. The last two
+    need a gamma above 0, and pay for less variance with the errors of the Q that they lean on."""
+    td_iterations: int = 10
+    """Of `sarsa` and `fitted_q`: regressions after the first, which is that of `monte_carlo`; each
+    is `epochs` passes, from scratch, on targets by the one before. As many as a conversation has
+    agent turns let every target lead back to a reward; 1 or more."""
+    td_responses: int = 4
+    """Of `fitted_q`: responses drawn at each next state, 1 or more; drawn once, before the first
+    regression, which is what this estimator costs."""
     backbone: BackboneKind = "shared"
     """Which frozen weights give the features."""
     pooling: Pooling = "final_and_mean"
@@ -117,12 +141,16 @@ class QConfig:
     the verdict says why, where fewer than 8 with a reward would be set aside, or where what remains
     would have one outcome only."""
     off_policy: OffPolicy = "refuse"
-    """Explored conversations: `refuse` them, or `drop` the rows whose return an explored turn can
-    have changed, counted in the health report. What remains are samples of Q of the policy."""
+    """Explored conversations: `refuse` them; `drop` the rows whose target an explored turn can have
+    changed, counted in the health report (with `fitted_q` none can); or `weight` what a persona
+    said by how much likelier the policy is to say it, under the cap and the least effective sample
+    of `pool_max_weight` and `pool_min_ess`, which needs its log-probs, sampled without a nucleus.
+    Whatever can't be weighed is dropped: docs/explanation/off-policy.md."""
     pool_rounds: int = 0
     """How many earlier rounds of the run are fitted on too, the latest ones, each row weighed by
-    how much likelier this round's policy is to say what was said after it; 0: none. Above 0 it
-    needs logs with the log-probs of every turn, sampled without a nucleus, but not with gamma 0.
+    how much likelier this round's policy is to say what was said after it (with `sarsa`: right
+    after it; with `fitted_q` unweighed); 0: none. Above 0 it needs logs with the log-probs of every
+    turn, sampled without a nucleus, but not with gamma 0 or `fitted_q`.
     States to improve at stay those of the round. Q of `nano` in Ultimatum from 60 conversations:
     correlation with fresh returns 0.19 alone, 0.29 with two earlier rounds of 240."""
     pool_max_weight: float = 10.0
@@ -151,7 +179,17 @@ class QConfig:
     @property
     def passes(self) -> int:
         """Passes over the rows for one fit, those of tuning included."""
-        return self.epochs + (self.tune.epochs if self.tune is not None else 0)
+        return self.epochs * self.regressions + (self.tune.epochs if self.tune is not None else 0)
+
+    @property
+    def regressions(self) -> int:
+        """Regressions of one fit."""
+        return 1 if self.estimator == "monte_carlo" else 1 + self.td_iterations
+
+    @property
+    def weighs(self) -> bool:
+        """Whether targets need importance weights where another policy spoke."""
+        return self.gamma > 0 and self.estimator != "fitted_q"
 
 
 def _rules(config: QConfig) -> list[tuple[bool, str]]:
@@ -161,6 +199,16 @@ def _rules(config: QConfig) -> list[tuple[bool, str]]:
             config.gamma > 0 or config.discount_unit != "message",
             "gamma is 0 with discount_unit message, which credits only what the agent itself "
             "closes; use agent_turn",
+        ),
+        (
+            config.gamma > 0 or config.estimator == "monte_carlo",
+            f"estimator is {config.estimator!r} with gamma 0, where nothing follows that a target "
+            "could lean on; accepted: monte_carlo, or a gamma above 0",
+        ),
+        (
+            config.off_policy != "weight" or config.estimator != "fitted_q",
+            "off_policy is 'weight' with estimator 'fitted_q', whose targets the policy itself "
+            "draws: there is nothing to weigh; accepted: drop, which drops nothing then",
         ),
         (
             config.tune is None or config.backbone == "shared",
@@ -197,7 +245,8 @@ def _ranges(config: QConfig) -> list[tuple[bool, str]]:
         "pool_max_weight": (1.0 <= config.pool_max_weight < endless, "be 1 or more"),
         "pool_min_ess": (0.0 <= config.pool_min_ess <= 1.0, "lie in [0, 1]"),
     }
-    for name in ("hidden", "heads", "epochs", "batch_size", "max_batch_tokens"):
+    whole = ("hidden", "heads", "epochs", "batch_size", "max_batch_tokens")
+    for name in (*whole, "td_iterations", "td_responses"):
         accepted[name] = (getattr(config, name) >= 1, "be 1 or more")
     return [
         (holds, f"{name} is {getattr(config, name)}; it must {what}")

@@ -3,7 +3,8 @@
 G_t of a conversation of pi_j is a sample of Q of pi_j at (s_t, a_t). Weighed by the product over
 u > t of pi_k(a_u | s_u) / pi_j(a_u | s_u), its mean is Q of pi_k there: the partner's part cancels.
 a_t itself has no ratio, since Q takes it as given; nor have the actions before it, which decide at
-which states Q is fitted and not what it is there.
+which states Q is fitted and not what it is there. SARSA's target ends with a_{t+1}: so does its
+product. What personas said in the round itself is weighed in the same way.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iterpo.domain import Conversation, Decision, decisions
-from iterpo.policy_evaluation.base import QConfig
+from iterpo.policy_evaluation.base import Estimator, QConfig
+from iterpo.policy_evaluation.continuation import first_own_return, own_targets
 
 __all__ = [
     "EarlierRound",
     "PooledRound",
     "PooledTurn",
     "Weighed",
-    "future_log_weights",
+    "log_weights",
     "turn_weights",
+    "weigh_explored",
     "weigh_rounds",
 ]
 
@@ -101,17 +104,26 @@ class Weighed:
     """What became of each round."""
 
 
-def future_log_weights(log_ratios: Sequence[float]) -> tuple[float, ...]:
-    """Sum over u > t of the log ratios, for every action t; 0 for the last one.
+def log_weights(
+    log_ratios: Sequence[float], estimator: Estimator = "monte_carlo"
+) -> tuple[float, ...]:
+    """Log weight of every action's row: 0 for the last one, after which nothing was said.
 
-    >>> future_log_weights([9.0, 0.5, -0.25])
+    ``monte_carlo``: sum over u > t of the log ratios; ``sarsa``: the one at t + 1; ``fitted_q``: 0.
+
+    >>> log_weights([9.0, 0.5, -0.25])
     (0.25, -0.25, 0.0)
+    >>> log_weights([9.0, 0.5, -0.25], "sarsa")
+    (0.5, -0.25, 0.0)
     """
-    return tuple(math.fsum(log_ratios[t:]) for t in range(1, len(log_ratios) + 1))
+    if estimator == "fitted_q":
+        return (0.0,) * len(log_ratios)
+    reach = len(log_ratios) if estimator == "monte_carlo" else 1
+    return tuple(math.fsum(log_ratios[t : t + reach]) for t in range(1, len(log_ratios) + 1))
 
 
 def turn_weights(
-    t: int, log_weights: Sequence[float], config: QConfig
+    t: int, logs_of_weights: Sequence[float], config: QConfig
 ) -> tuple[PooledTurn, tuple[float, ...]]:
     """Weights of the rows of one round at turn t: capped, then scaled down to their worth.
 
@@ -122,10 +134,10 @@ def turn_weights(
 
     Args:
         t: Index of the agent action.
-        log_weights: log weight of every row (``future_log_weights``), at least one.
+        logs_of_weights: log weight of every row (``log_weights``), at least one.
         config: ``pool_max_weight`` and ``pool_min_ess``.
     """
-    logs = np.asarray(log_weights, dtype=np.float64)
+    logs = np.asarray(logs_of_weights, dtype=np.float64)
     relative = np.exp(np.maximum(logs - logs.max(), _LEAST))
     ess = float(relative.sum() ** 2 / np.square(relative).sum())
     weights: NDArray[np.float64] = np.exp(np.clip(logs, _LEAST, math.log(config.pool_max_weight)))
@@ -141,7 +153,54 @@ def weigh_rounds(rounds: Sequence[EarlierRound], config: QConfig) -> Weighed:
 
     At gamma 0 nothing that is said after a_t enters G_t, so any policy's returns will do.
     """
-    each = [_weigh(r, config) for r in rounds]
+    return _joined([_weigh(r, [_rows(c, config) for c in r.conversations], config) for r in rounds])
+
+
+def weigh_explored(
+    conversations: Sequence[Conversation], weighable: EarlierRound | None, config: QConfig
+) -> Weighed:
+    """Explored rows of the round itself that ``training_rows`` leaves out, where they can be used.
+
+    Args:
+        conversations: The round's; those that are not explored play no part.
+        weighable: Those with the policy's ratios, for ``off_policy: weight``; None: of the others
+            come the rows that the estimator can use as they are (``own_targets``).
+        config: How Q is fitted.
+    """
+    weighed = weighable is not None and not weighable.refused
+    named = {c.id for c in weighable.conversations} if weighable is not None and weighed else set()
+    scored = [c for c in conversations if c.outcome.ending.scored]
+    plain = [c for c in scored if c.explored and c.id not in named]
+    zeros = tuple((0.0,) * len(_rows(c, config)) for c in plain)
+    usable = [_before(c, config, own_targets(c, config.gamma, config.estimator)) for c in plain]
+    found = [_weigh(EarlierRound(_round(plain), tuple(plain), zeros), usable, config)]
+    if weighable is not None:
+        each = [_before(c, config, None) for c in weighable.conversations] if weighed else []
+        found.append(_weigh(weighable, each, config))
+    return _joined([w for w in found if w.decisions or (w.rounds and w.rounds[0].refused)])
+
+
+def _round(conversations: Sequence[Conversation]) -> int:
+    return conversations[0].round if conversations else 0
+
+
+def _rows(conversation: Conversation, config: QConfig) -> tuple[Decision | None, ...]:
+    return decisions(conversation, config.gamma, config.discount_unit)
+
+
+def _before(
+    conversation: Conversation, config: QConfig, usable: Sequence[bool] | None
+) -> tuple[Decision | None, ...]:
+    """Rows before the first own return, None for the others; ``usable`` None: all of them."""
+    first = first_own_return(conversation, config.gamma)
+    rows = decisions(conversation, config.gamma, config.discount_unit)
+    return tuple(
+        row if row.state.t < first and (usable is None or usable[row.state.t - 1]) else None
+        for row in rows
+    )
+
+
+def _joined(each: Sequence[Weighed]) -> Weighed:
     return Weighed(
         tuple(d for w in each for d in w.decisions),
         tuple(x for w in each for x in w.weights),
@@ -150,13 +209,16 @@ def weigh_rounds(rounds: Sequence[EarlierRound], config: QConfig) -> Weighed:
     )
 
 
-def _weigh(earlier: EarlierRound, config: QConfig) -> Weighed:
+def _weigh(
+    earlier: EarlierRound, rows_of_each: Sequence[Sequence[Decision | None]], config: QConfig
+) -> Weighed:
     by_turn: dict[int, list[tuple[Decision, Conversation, float]]] = {}
-    for conversation, ratios in zip(earlier.conversations, earlier.log_ratios, strict=True):
-        rows = decisions(conversation, config.gamma, config.discount_unit)
-        logs = future_log_weights(ratios) if config.gamma > 0 else (0.0,) * len(rows)
+    parts = (earlier.conversations, rows_of_each, earlier.log_ratios)
+    for conversation, rows, ratios in zip(*parts, strict=True) if rows_of_each else ():
+        logs = log_weights(ratios, config.estimator) if config.weighs else (0.0,) * len(rows)
         for row, log in zip(rows, logs, strict=True):
-            by_turn.setdefault(row.state.t, []).append((row, conversation, log))
+            if row is not None:
+                by_turn.setdefault(row.state.t, []).append((row, conversation, log))
     turns, kept = [], []
     for t in sorted(by_turn):
         found, weights = turn_weights(t, [log for _, _, log in by_turn[t]], config)

@@ -105,7 +105,8 @@ class QHealth:
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Conversations without a reward by ending, those ``without_action``, and single
     ``rows_without_features``; under exploration conversations that were ``explored`` throughout,
-    and ``explored_rows``, whose return is not the policy's own."""
+    and ``explored_rows``, whose return is not the policy's own (see ``corrected``). Estimators that
+    look ahead add ``rows_without_next``: what follows has no features."""
     unrecorded: int = 0
     """Conversations with explored turns, but no record of what could have been explored."""
     policies: Mapping[str, int] = field(default_factory=dict)
@@ -126,6 +127,10 @@ class QHealth:
     """True for the negative control."""
     pooled: tuple[PooledRound, ...] = ()
     """Earlier rounds that were to be fitted on too. The fit is measured on the round's own rows."""
+    estimator: str = "monte_carlo"
+    """What Q was regressed on. The fit is against returns in any case."""
+    corrected: tuple[PooledRound, ...] = ()
+    """Rows among ``explored_rows`` that were fitted on all the same: as they are, and weighed."""
 
     def concerns(self) -> tuple[str, ...]:
         """Reasons to distrust this Q, in words; empty if none was found.
@@ -148,6 +153,9 @@ class QHealth:
                 "could have been explored"
             )
         out += [f"round {r.round} was not pooled: {r.refused}" for r in self.pooled if r.refused]
+        out += [
+            f"explored turns were not weighed: {r.refused}" for r in self.corrected if r.refused
+        ]
         if not self.heldout.rows:
             out.append("nothing was held out, so the fit is unknown")
         elif self.fit.pearson is None:

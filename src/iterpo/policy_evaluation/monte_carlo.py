@@ -21,7 +21,8 @@ class TrainingRows:
     """The rows of a batch and where they come from."""
 
     decisions: tuple[Decision, ...]
-    """All (s_t, a_t, G_t) rows whose return is the policy's own."""
+    """All (s_t, a_t, G_t) rows whose return is the policy's own; none only where all was explored
+    and the estimator may correct for it."""
     sources: tuple[int, ...]
     """For each row, the index of its conversation in ``conversations``."""
     conversations: tuple[Conversation, ...]
@@ -53,8 +54,10 @@ def training_rows(conversations: Sequence[Conversation], config: QConfig) -> Tra
     found = [decisions(c, config.gamma, config.discount_unit) for c in scored]
     left_out["without_action"] = sum(not rows for rows in found)
     if any(c.explored for c in scored):
-        scored, found = _drop_explored(scored, found, config.gamma, left_out)
+        scored, found = _drop_explored(scored, found, config, left_out)
     flat = tuple(d for rows in found for d in rows)
+    if not flat and left_out["explored_rows"]:
+        return TrainingRows((), (), scored, dict(left_out))
     if not flat:
         raise BatchError(
             f"the {len(scored)} scored conversations hold no agent action (the scripted opening is "
@@ -87,25 +90,29 @@ def _refuse_explored(conversations: Sequence[Conversation]) -> None:
             f"{len(explored)} of {len(conversations)} conversations were explored off-policy "
             f"(first: {explored[0].id!r}). Their Monte-Carlo returns are those of the exploring "
             "policy, not of the deployed one. Set off_policy to drop (q.off_policy in a plan) to "
-            "leave out the rows that this concerns, collect without exploration, or use a method "
-            "that corrects for it."
+            "leave out the rows that this concerns, to weight to correct for it, or collect "
+            "without exploration."
         )
 
 
 def _drop_explored(
     scored: tuple[Conversation, ...],
     found: list[tuple[Decision, ...]],
-    gamma: float,
+    config: QConfig,
     left_out: Counter[str],
 ) -> tuple[tuple[Conversation, ...], list[tuple[Decision, ...]]]:
-    own = [rows[first_own_return(c, gamma) - 1 :] for c, rows in zip(scored, found, strict=True)]
+    own = [
+        rows[first_own_return(c, config.gamma) - 1 :] for c, rows in zip(scored, found, strict=True)
+    ]
     gone = [bool(rows) and not kept for rows, kept in zip(found, own, strict=True)]
     left_out["explored"] = sum(gone)
     left_out["explored_rows"] = sum(map(len, found)) - sum(map(len, own))
-    if left_out["explored_rows"] and not any(own):
+    corrects = config.estimator != "monte_carlo" or config.off_policy == "weight"
+    if left_out["explored_rows"] and not any(own) and not corrects:
         raise BatchError(
             f"all {left_out['explored_rows']} agent turns were explored or came before one that "
-            "was, so no return is the policy's own: explore a smaller share, or with scope action"
+            "was, so no return is the policy's own: explore a smaller share, or with scope action, "
+            "or set estimator to fitted_q (q.estimator in a plan)"
         )
     # Conversations without a row would take places in the held-out split.
     keep = [not out for out in gone]
