@@ -133,7 +133,11 @@ def test_sft_is_the_mean_over_the_agents_tokens_of_a_step_and_of_no_others(
     # The twin that must differ: the mean of conversations' means, as batches of one would give it.
     assert len({sum(len(plain.token_logps(e.state, e.response)) for e in t) for t in chosen}) > 1
     counts = run.result.counts
-    assert counts["response_tokens"] == sum(2 for _ in FLAT), "a word and the stop token each"
+    assert counts["response_tokens"] == 2 * len(FLAT), "a word and the stop token each"
+    assert [run.rows[k]["response_tokens"] for k in (1, 2)] == [
+        len(tokens),
+        2 * len(FLAT) - len(tokens),
+    ]
     assert (counts["conversations"], counts["examples"]) == (8, len(FLAT))
     assert (run.result.steps, counts["optimizer_steps"], run.ticks) == (2, 2, [(1, 2), (2, 2)])
 
@@ -252,7 +256,7 @@ def test_kto_costs_half_its_weight_where_the_policy_is_the_reference(
     first = [FLAT[i].agreed for i in schedule(len(FLAT), KTO, SEED).order[0]]
     expected = sum(weight[a] / 2 for a in first) / len(first)
     assert run.rows[1]["loss"] == pytest.approx(expected, abs=1e-6)
-    assert run.rows[1]["kl"] == pytest.approx(0, abs=1e-5)
+    assert run.rows[1]["z0"] == pytest.approx(0, abs=1e-5)
 
 
 def test_kto_costs_what_was_worked_by_hand(make_backbone: MakeBackbone, tmp_path: Path) -> None:
@@ -265,7 +269,7 @@ def test_kto_costs_what_was_worked_by_hand(make_backbone: MakeBackbone, tmp_path
         return (3.0 if mine.agreed else -2.0) if said == mine.response else next(off)
 
     run = kto(make_backbone, tmp_path, data, ratio, LoggedConfig(batch_size=4, steps=1))
-    assert run.rows[1]["kl"] == pytest.approx(0.5, abs=1e-5)
+    assert run.rows[1]["z0"] == pytest.approx(0.5, abs=1e-5)
     # Three agreed turns at 4/6 and another one at 2: the weights of a class sum to N / 2.
     assert run.rows[1]["loss"] == pytest.approx((3 * 4 / 6 + 2) * 0.4378 / 4, abs=1e-4)
     assert run.rows[1]["reward_agreed"] == pytest.approx(0.3, abs=1e-5)
@@ -297,7 +301,7 @@ def test_kto_equals_its_derivation_on_batches_of_two(
             losses.append(weight[e.agreed] * (1 - torch.sigmoid(0.1 * gap)))
     loss = torch.stack(losses).mean()
     assert len(set(z)) > 1
-    assert run.rows[1]["kl"] == pytest.approx(sum(z) / 2, abs=1e-4)
+    assert run.rows[1]["z0"] == pytest.approx(sum(z) / 2, abs=1e-4)
     assert run.rows[1]["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
     assert difference(run.gradient, plain.gradient(loss)) < 1e-5
 

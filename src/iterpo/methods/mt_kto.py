@@ -16,11 +16,11 @@ from iterpo.policy_improvement.logged import (
     on_policy,
 )
 
-__all__ = ["MtKto", "Options"]
+__all__ = ["MtKto", "MtKtoOptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MtKtoOptions:
     """Settings of MT-KTO; the defaults are the paper's. `improve.lora` and its seed apply too."""
 
     beta: float = 0.1
@@ -73,7 +73,9 @@ class MtKto:
     KL term, and the policy is given back as it is.
     """
 
-    options: Options = field(default_factory=Options)
+    Options = MtKtoOptions
+
+    options: MtKtoOptions = field(default_factory=MtKtoOptions)
     """Settings."""
 
     def update(self, policy: PolicyRef, batch: RoundBatch, workspace: Workspace) -> PolicyRef:

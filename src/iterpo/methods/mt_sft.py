@@ -14,11 +14,11 @@ from iterpo.policy_improvement.logged import (
     on_policy,
 )
 
-__all__ = ["MtSft", "Options"]
+__all__ = ["MtSft", "MtSftOptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MtSftOptions:
     """Settings of MT-SFT; the defaults are the paper's. `improve.lora` and its seed apply too."""
 
     learning_rate: float = 1e-5
@@ -63,7 +63,9 @@ class MtSft:
     to imitate, and the policy is given back as it is.
     """
 
-    options: Options = field(default_factory=Options)
+    Options = MtSftOptions
+
+    options: MtSftOptions = field(default_factory=MtSftOptions)
     """Settings."""
 
     def update(self, policy: PolicyRef, batch: RoundBatch, workspace: Workspace) -> PolicyRef:

@@ -52,8 +52,8 @@ def train(training: Training, examples: Sequence[Example], config: LoggedConfig)
         {
             "examples": len(turns),
             "shortened_prompts": encoded.shortened,
-            "response_tokens": sum(len(encoded.responses[i]) for i in plan.visits),
             "tokens": sum(len(turns[i].ids) for i in plan.visits),
         },
+        [len(response) for response in encoded.responses],
     )
     return fit(run, trainer(training.backbone, plan, [[turn] for turn in turns], weights))

@@ -79,12 +79,12 @@ def train(
             "examples": len(examples),
             "agreed_examples": sum(e.agreed for e in examples),
             "shortened_prompts": encoded.shortened,
-            "response_tokens": sum(len(row.response) for row in rows),
             # Each pair is read too, with its own response and by the policy alone.
             "tokens": sum(
                 2 * len(row.prompt) + len(row.response) + len(row.mismatched) for row in rows
             ),
         },
+        [len(response) for response in encoded.responses],
     )
     return fit(run, trainer(training.backbone, rows, beta, weights))
 

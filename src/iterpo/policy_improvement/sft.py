@@ -52,7 +52,6 @@ def train(
         groups.append(chain_rows(rows[start : start + len(turns)]))
         start += len(turns)
     plan = schedule(len(groups), config, training.seed)
-    seen = [chain for i in plan.visits for chain in groups[i]]
     run = Run(
         training,
         config,
@@ -62,9 +61,9 @@ def train(
             "conversations": len(groups),
             "examples": len(flat),
             "shortened_prompts": encoded.shortened,
-            "response_tokens": sum(r.end - r.start for chain in seen for r in chain.reads),
-            "tokens": sum(len(chain.ids) for chain in seen),
+            "tokens": sum(len(chain.ids) for i in plan.visits for chain in groups[i]),
         },
+        [sum(r.end - r.start for chain in group for r in chain.reads) for group in groups],
     )
     return fit(run, trainer(training.backbone, plan, groups))
 

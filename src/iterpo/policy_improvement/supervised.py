@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ Build = Callable[[Any, Mapping[str, Any]], Any]
 _METRICS = {
     "entropy": "entropy",
     "grad_norm": "grad_norm",
-    "kl": "kl",
+    "kl": "z0",
     "learning_rate": "learning_rate",
     "logps/chosen": "logp_agreed",
     "logps/rejected": "logp_other",
@@ -57,11 +57,18 @@ class Run:
     refused."""
     counts: Mapping[str, int]
     """Facts for ``ImproveResult.counts``."""
+    learned: Sequence[int]
+    """Tokens in the loss of each example."""
 
     @property
     def workdir(self) -> Path:
         """Folder of checkpoints."""
         return self.training.workdir
+
+    @property
+    def learned_by_step(self) -> list[int]:
+        """Tokens in the loss of each optimizer step."""
+        return [sum(self.learned[i] for i in step) for step in self.schedule.order]
 
     @property
     def inputs_sha256(self) -> str:
@@ -116,7 +123,8 @@ def fit(run: Run, build: Build) -> ImproveResult:
             f"asked for. Delete {run.workdir} and run again."
         )
     seconds = {"total": time.perf_counter() - start}
-    return ImproveResult(model, adapter, done, {**run.counts, "optimizer_steps": done}, seconds)
+    counts = {**run.counts, "response_tokens": sum(run.learned_by_step), "optimizer_steps": done}
+    return ImproveResult(model, adapter, done, counts, seconds)
 
 
 def _arguments(run: Run) -> dict[str, Any]:
@@ -153,6 +161,7 @@ class _Reporter(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.learned = run.learned_by_step
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Called by the trainer after every step, before a checkpoint is written."""
@@ -161,6 +170,7 @@ class _Reporter(TrainerCallback):  # type: ignore[misc]
             return
         metrics = {ours: float(logs[name]) for name, ours in _METRICS.items() if name in logs}
         step, training = int(state.global_step), self.run.training
+        metrics["response_tokens"] = float(self.learned[step - 1])
         if training.record is not None:
             training.record(step, metrics)
         if training.progress is not None:
