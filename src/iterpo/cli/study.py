@@ -36,8 +36,8 @@ app = typer.Typer(
 
 @app.command(
     epilog=examples(
-        "iterpo study smoke --jobs 2",
-        "iterpo study compare.yaml --out runs/compare --set seeds=[1,2,3] --set plan.rounds=2",
+        "iterpo study run smoke --jobs 2",
+        "iterpo study run compare.yaml --out runs/compare --set seeds=[1,2,3] --set plan.rounds=2",
     )
 )
 def run(

@@ -24,7 +24,7 @@ from iterpo.experiments.study_records import Gathered
 __all__ = ["StudyResult", "run_study"]
 
 _POLL_S = 0.5
-_TELL_S = 5.0
+_TELL_S = 60.0
 _OURS = {STUDY, ".lock", f".{STUDY}.part"}
 
 Start = Callable[[Path, Cell, Path | None], Child]

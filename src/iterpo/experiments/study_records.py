@@ -56,8 +56,9 @@ class Gathered:
 
     def write(self, failed: Mapping[Cell, str]) -> None:
         """Both files anew, at once each."""
-        records = [row for told in self.found.values() for row in told["records"]]
-        kernels = [row for told in self.found.values() for row in told["kernels"]]
+        ended = [self.found[cell] for cell in self.plans if cell in self.found]
+        records = [row for told in ended for row in told["records"]]
+        kernels = [row for told in ended for row in told["kernels"]]
         against = self.study.against
         kernels += _as_base(kernels, against)
         _write_kernels(self.folder / KERNELS, kernels)
