@@ -172,19 +172,6 @@ def test_a_prompt_that_does_not_fit_fails_its_own_conversation_only(tmp_path: Pa
     assert isinstance(fine, list)
 
 
-def test_a_slow_partner_is_not_waited_for_beyond_the_limit(backbone: Backbone) -> None:
-    async def run(max_wait_s: float | None) -> int:
-        policy = LocalPolicy(backbone, SAMPLING, max_wait_s=max_wait_s)
-        slow = policy(seat(0))  # a partner that answers only after the other conversation
-        await asyncio.wait_for(converse(policy, seat(1), 2), timeout=10 if max_wait_s else 0.2)
-        slow.close()
-        return policy.calls
-
-    assert asyncio.run(run(0.01)) == 2
-    with pytest.raises(TimeoutError):
-        asyncio.run(run(None))
-
-
 def test_a_cancelled_request_leaves_the_queue(backbone: Backbone) -> None:
     async def run() -> None:
         policy = LocalPolicy(backbone, SAMPLING)

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from iterpo.domain import Sampling
 from iterpo.errors import ModelError
-from iterpo.models import prompt_pass
-from iterpo.models.backbone import Backbone
+from iterpo.models import plain_layers, prompt_pass
+from iterpo.models.backbone import Backbone, attach_lora, frozen
 from iterpo.models.generation import Generated, generate
+from iterpo.models.grouped_cache import GroupedCache
 from iterpo.models.kept_turns import KeptTurns, Past, weights_stamp
+from iterpo.models.lora import LoraSpec
 from iterpo.models.prompt_pass import PromptPass
 from iterpo.models.shared_prefix import cache_argument
 from models.random_models import random_model
@@ -198,21 +200,34 @@ def test_states_of_another_conversation_would_be_noticed(tiny: Backbone) -> None
     assert worst(tiny, talk.spoken) > 1e-2
 
 
-def test_memory_is_bounded_and_what_was_dropped_is_run_again(
-    tiny: Backbone, known: list[int]
+@pytest.mark.parametrize("max_batch_tokens", [65_536, 50])
+def test_memory_is_bounded_and_what_does_not_fit_is_run_again(
+    tiny: Backbone, known: list[int], monkeypatch: pytest.MonkeyPatch, max_batch_tokens: int
 ) -> None:
+    """Also where a call has several batches: what one keeps must not cost the next its own."""
+    monkeypatch.setitem(generate.__kwdefaults__, "max_batch_tokens", max_batch_tokens)
     whole = KeptTurns(ENOUGH)
     Talk(tiny, whole).turn(0)
     assert whole.count == 5
     few = KeptTurns(whole.bytes // 2)
     talk, fresh = Talk(tiny, few), Talk(tiny, None)
+    copied: list[int] = []
+    plain = GroupedCache.states_of
+
+    def spy(self: GroupedCache, row: int) -> Any:
+        copied.append(row)
+        return plain(self, row)
+
+    monkeypatch.setattr(GroupedCache, "states_of", spy)
     for t in range(3):
         known.clear()
+        copied.clear()
+        held = few.count
         said = talk.turn(t)
         assert 0 < few.bytes <= few.most_bytes
         assert few.bytes == sum(e.size for e in few._entries.values())
-        if t == 1:
-            assert 0 < sum(n > 0 for n in known) < 5
+        assert sum(n > 0 for n in known) == held  # everything kept was of use
+        assert len(copied) <= few.count + 1  # the first size of all is found by a copy
         assert [g.token_ids for g in said] == [g.token_ids for g in fresh.turn(t)]
         assert worst(tiny, talk.spoken) < 1e-4
     for speaker in range(5):
@@ -246,12 +261,39 @@ def test_other_weights_or_another_adapter_forget_everything(adapted: Backbone) -
     assert kept.count == 1
     with model.disable_adapter():
         assert weights_stamp(model) != stamp
+    attach_lora(adapted, LoraSpec(r=4, alpha=4), seed=3)
+    both = weights_stamp(model)
+    with frozen(adapted):  # switches the layers alone
+        assert weights_stamp(model) != both
+    assert weights_stamp(model) == both
     parameter = next(p for n, p in model.named_parameters() if "lora_B" in n)
     with torch.no_grad():
         parameter.add_(0.5)
     assert weights_stamp(model) != stamp
     (said,) = generate(adapted, [tokens(20, 1)], SAMPLING, [1], kept=kept, speakers=["a"])
     assert worst(adapted, [(tokens(20, 1), said)]) < 1e-4
+
+
+def test_plain_layers_are_made_once_for_the_same_weights(
+    adapted: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    plain = plain_layers._plain
+    monkeypatch.setattr(
+        plain_layers, "_plain", lambda layer, copied: made.append(layer) or plain(layer, copied)
+    )
+    talk = Talk(adapted, KeptTurns(ENOUGH), n=2)
+    talk.turn(0)
+    assert made
+    made.clear()
+    talk.turn(1)
+    assert not made
+    parameter = next(p for n, p in adapted.model.named_parameters() if "lora_B" in n)
+    with torch.no_grad():
+        parameter.add_(0.5)
+    talk.turn(3)
+    assert made
+    assert worst(adapted, talk.spoken) < 1e-4
 
 
 def test_prompts_of_several_speakers_may_be_equal(tiny: Backbone, known: list[int]) -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from iterpo.domain import PolicyRef
-from iterpo.models import folded as folding
-from iterpo.models import packed, shared_prefix
+from iterpo.models import lora_sum, packed, shared_prefix
 from iterpo.models.attention import UnusualAttention, plain_attention
 from iterpo.models.backbone import Backbone, attach_lora, load
 from iterpo.models.folded import folded
@@ -188,7 +187,7 @@ def test_folding_leaves_alone_what_it_does_not_fit(
     model = _train(backbone, LoraSpec(r=4, alpha=8, dropout=0.5 if case == "dropout" else 0.0))
     decoder, tokens = _decoder(model), 4 if case == "few" else 40
     if case == "large":
-        monkeypatch.setattr(folding, "_MOST", 1000)
+        monkeypatch.setattr(lora_sum, "_MOST", 1000)
     ids = torch.arange(5, 5 + tokens)[None]
 
     def states() -> Any:

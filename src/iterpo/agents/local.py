@@ -56,11 +56,9 @@ class _Gathering:
     Conversations are counted, not seats: where both sides are local, only one of them can wait.
     """
 
-    def __init__(self, max_wait_s: float | None) -> None:
-        self._max_wait_s = max_wait_s
+    def __init__(self) -> None:
         self._open: Counter[tuple[object, ...]] = Counter()
         self._waiting: list[tuple[LocalPolicy, _Request]] = []
-        self._timer: asyncio.TimerHandle | None = None
 
     def sit(self, seat: Seat) -> None:
         self._open[_conversation(seat)] += 1
@@ -84,17 +82,10 @@ class _Gathering:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         # Deferred by one turn of the loop: whoever is about to speak or to sit down gets there.
         loop.call_soon(self._flush_if_all_wait)
-        if self._max_wait_s is not None and self._timer is None:
-            self._timer = loop.call_later(self._max_wait_s, self._flush)
 
     def _flush_if_all_wait(self) -> None:
-        if self._waiting and len(self._waiting) >= len(self._open):
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if len(self._waiting) < len(self._open):
+            return
         waiting = sorted(
             (w for w in self._waiting if not w[1].reply.done()), key=lambda w: w[1].key
         )
@@ -120,12 +111,11 @@ class LocalPolicy:
     Args:
         model: The loaded policy, or an engine that holds it.
         sampling: Effective settings; nothing of the checkpoint's defaults is added.
-        max_wait_s: Longest time that a request waits for the other conversations, for partners
-            that are slow; None waits until all do, which makes runs reproducible.
         beside: Policy on the other side of the same conversations; both then count conversations
             together, so that neither waits for one whose turn is at the other.
         kept_bytes: Memory for the keys and values of open conversations, whose earlier turns are
-            then not computed again at every message; what does not fit is. 0 keeps nothing.
+            then not computed again at every message; what does not fit is. 0 keeps nothing, None
+            1 GiB on a CPU and 4 GiB elsewhere.
     """
 
     def __init__(
@@ -133,16 +123,17 @@ class LocalPolicy:
         model: Backbone | Engine,
         sampling: Sampling,
         *,
-        max_wait_s: float | None = None,
         beside: LocalPolicy | None = None,
-        kept_bytes: int = 2**30,
+        kept_bytes: int | None = None,
     ) -> None:
         self.model = model
         self.sampling = sampling
         self.tokens_generated = 0
         self.calls = 0
-        self._kept = KeptTurns(kept_bytes)
-        self._gathering: _Gathering = beside._gathering if beside else _Gathering(max_wait_s)
+        on_cpu = isinstance(model, Backbone) and model.device.type == "cpu"
+        usual = 2**30 if on_cpu else 2**32
+        self._kept = KeptTurns(usual if kept_bytes is None else kept_bytes)
+        self._gathering: _Gathering = beside._gathering if beside else _Gathering()
 
     def __call__(self, seat: Seat) -> _LocalAgent:
         """An agent for one seat."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,8 @@ def generate(
         _check_speakers(speakers, len(prompts))
         kept.check(weights_stamp(backbone.model))
     results: list[Generated | None] = [None] * len(prompts)
-    with evaluating(backbone.model), plain_layers(backbone.model):
+    made = None if kept is None else kept.layers
+    with evaluating(backbone.model), plain_layers(backbone.model, made):
         for rows in _batches(prompts, sampling.max_new_tokens, max_batch_tokens):
             batch = _Batch(backbone, sampling, [prompts[i] for i in rows], [seeds[i] for i in rows])
             if kept is not None:
@@ -212,12 +214,11 @@ class _Batch:
 
     def _keep(self, decoder: Decoder, rows: Sequence[int], running: Sequence[int]) -> None:
         """Keep the states of all rows but those at the places that go on."""
-        for k in set(range(len(rows))).difference(running):
-            states = decoder.states_of(k)
-            if self.kept is not None and states is not None:
-                row = rows[k]
-                said = self.ids[row][:-1]  # what was drawn last has not run
-                self.kept.keep(self.speakers[row], [*self.prompts[row], *said], states)
+        for k in sorted(set(range(len(rows))).difference(running)):
+            row = rows[k]
+            ids = [*self.prompts[row], *self.ids[row][:-1]]  # what was drawn last has not run
+            if self.kept is not None:
+                self.kept.keep(self.speakers[row], ids, partial(decoder.states_of, k))
 
     def _record(self, rows: Sequence[int], drawn: Draw) -> list[int]:
         """Note a step's tokens; returns the places of the rows that go on."""

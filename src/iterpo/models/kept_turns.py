@@ -6,11 +6,11 @@ where it differs, so a template that rewrites earlier turns, or a note that move
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from iterpo.models.beginnings import same_beginning
 
@@ -46,15 +46,19 @@ class KeptTurns:
     """The last prompt of each speaker with the response to it, for one model.
 
     Args:
-        most_bytes: Memory that may be held; beyond it what was kept first is dropped first. What is
-            dropped depends on the order of calls alone, so runs repeat.
+        most_bytes: Memory that may be held. What does not fit beside the rest is not kept: to drop
+            what another speaker needs next would help nobody. What fits depends on the order of
+            calls alone, so runs repeat.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.bytes = 0
+        self.layers: dict[nn.Module, nn.Module] = {}
+        """What ``plain_layers`` made of the same weights."""
         self._entries: dict[Hashable, _Entry] = {}
         self._stamp: object = None
+        self._token_bytes = 0
 
     @property
     def count(self) -> int:
@@ -65,6 +69,7 @@ class KeptTurns:
         """Forget everything if the weights are not those that it was computed with."""
         if stamp != self._stamp:
             self._entries.clear()
+            self.layers.clear()
             self.bytes, self._stamp = 0, stamp
 
     def find(self, speaker: Hashable, prompt: Sequence[int]) -> Past | None:
@@ -75,16 +80,27 @@ class KeptTurns:
         n = min(same_beginning(entry.ids, prompt), len(prompt) - 1)
         return Past(n, entry.states) if n >= _LEAST else None
 
-    def keep(self, speaker: Hashable, ids: Sequence[int], states: LayerStates) -> None:
-        """Keep the states of ``ids``; what the speaker had before is dropped."""
+    def keep(
+        self, speaker: Hashable, ids: Sequence[int], states: Callable[[], LayerStates | None]
+    ) -> None:
+        """Keep the states of ``ids`` in the place of what the speaker had before.
+
+        Args:
+            speaker: Whose prompt it is.
+            ids: The prompt and what of the response has run.
+            states: Their keys and values, asked for only where they may fit; None if not plain.
+        """
         self.drop(speaker)
-        entry = _Entry(tuple(ids), states)
-        if entry.size > self.most_bytes:
+        if self.bytes + len(ids) * self._token_bytes > self.most_bytes:
             return
-        self._entries[speaker] = entry
-        self.bytes += entry.size
-        while self.bytes > self.most_bytes:
-            self.drop(next(iter(self._entries)))
+        found = states()
+        if found is None:
+            return
+        entry = _Entry(tuple(ids), found)
+        self._token_bytes = entry.size // len(ids)
+        if self.bytes + entry.size <= self.most_bytes:
+            self._entries[speaker] = entry
+            self.bytes += entry.size
 
     def drop(self, speaker: Hashable) -> None:
         """The speaker's conversation is over."""
@@ -98,6 +114,8 @@ def weights_stamp(model: Any) -> tuple[object, ...]:
 
     Writing through ``Tensor.data`` goes unnoticed, as it does for autograd.
     """
-    active = tuple(model.active_adapters) if getattr(model, "peft_config", None) else ()
-    off = sum(bool(getattr(m, "disable_adapters", False)) for m in model.modules())
-    return id(model), active, off, sum(p._version for p in model.parameters())
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    tuned = [m for m in model.modules() if isinstance(m, BaseTunerLayer)]
+    active = tuple((tuple(m.active_adapters), m.disable_adapters) for m in tuned)
+    return id(model), active, sum(p._version for p in model.parameters())

@@ -1,9 +1,8 @@
 """plain_layers: a model whose LoRA layers are single, fast layers while it is sampled from.
 
-In float32 a layer's adapter is added to a copy of its weight, which changes outputs by rounding
-alone. In a 16-bit type that would cost precision, and beyond 1 GiB of copies memory, so there the
-adapter stays a product of its own, in the type of the layer and without PEFT's bookkeeping. The
-policy's own weights are never written to.
+In float32 they multiply by the sum of weight and adapter. In a 16-bit type, and where there is no
+memory for the sums, the adapter stays a product of its own, in the type of the layer and without
+PEFT's bookkeeping. The policy's own weights are never written to.
 """
 
 from __future__ import annotations
@@ -15,79 +14,67 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["plain_layers"]
+from iterpo.models.lora_sum import adapters_of, few_enough, summed
 
-_MOST_COPIED = 2**28  # weights, of 4 bytes each
+__all__ = ["plain_layers"]
 
 
 @contextmanager
-def plain_layers(model: nn.Module) -> Iterator[None]:
+def plain_layers(
+    model: nn.Module, made: dict[nn.Module, nn.Module] | None = None
+) -> Iterator[None]:
     """Put plain layers in the place of LoRA layers, for eval mode without gradients.
 
-    They hold the adapters that are active now; all is as before afterwards. Layers that are more
-    than a plain LoRA around a plain linear layer stay as they are.
+    They hold the adapter that is active now; all is as before afterwards. Layers that are more
+    than a linear layer and one adapter stay as they are.
+
+    Args:
+        model: Any module with LoRA layers in it, or without any.
+        made: What an earlier call with the same weights made, by layer; what is made is added.
     """
-    found = list(_lora_layers(model))
-    copied = sum(layer.get_base_layer().weight.numel() for _, _, layer in found) <= _MOST_COPIED
+    made = {} if made is None else made
+    found = [
+        (parent, name, layer)
+        for parent in model.modules()
+        for name, layer in parent.named_children()
+        if adapters_of(layer) is not None
+    ]
+    copied = few_enough(layer for _, _, layer in found)
     device = next(model.parameters()).device.type
     with torch.no_grad(), torch.autocast(device, enabled=False):
-        plain = [_plain(layer, copied) for _, _, layer in found]
+        made.update((x, _plain(x, copied)) for _, _, x in found if x not in made)
     try:
-        for (parent, name, _), layer in zip(found, plain, strict=True):
-            parent._modules[name] = layer
+        for parent, name, layer in found:
+            parent._modules[name] = made[layer]
         yield
     finally:
         for parent, name, layer in found:
             parent._modules[name] = layer
 
 
-def _lora_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Parent, name and layer of every LoRA layer that a plain one can stand for."""
-    from peft.tuners.lora.layer import Linear
-
-    for parent in model.modules():
-        for name, child in parent.named_children():
-            layer: Any = child
-            if type(layer) is not Linear or type(layer.get_base_layer()) is not nn.Linear:
-                continue
-            unusual = layer.merged or layer.fan_in_fan_out or layer.training
-            unusual |= any(
-                n in layer.lora_variant or layer.lora_B[n].bias is not None for n in _active(layer)
-            )
-            if not unusual:
-                yield parent, name, layer
-
-
-def _active(layer: Any) -> list[str]:
-    if layer.disable_adapters:
-        return []
-    return [n for n in layer.active_adapters if n in layer.lora_A]
-
-
 def _plain(layer: Any, copied: bool) -> nn.Module:
     base: nn.Linear = layer.get_base_layer()
-    names = _active(layer)
+    names = adapters_of(layer)
     if not names:
         return base
-    # Side by side, several adapters are one whose rank is the sum.
-    down = torch.cat([layer.lora_A[n].weight.float() for n in names], dim=0)  # (rank, in)
-    up = torch.cat([layer.lora_B[n].weight.float() * layer.scaling[n] for n in names], dim=1)
     if copied and base.weight.dtype == torch.float32:
         with torch.device("meta"):
-            summed = nn.Linear(base.in_features, base.out_features, bias=False)
-        summed.weight = nn.Parameter(torch.addmm(base.weight, up, down), requires_grad=False)
-        summed.bias = base.bias
-        return summed.eval()
-    return _Beside(base, down.to(base.weight.dtype), up.to(base.weight.dtype)).eval()
+            whole = nn.Linear(base.in_features, base.out_features, bias=False)
+        whole.weight = nn.Parameter(summed(layer, names[0]), requires_grad=False)
+        whole.bias = base.bias
+        return whole.eval()
+    return _Beside(base, layer, names[0]).eval()
 
 
 class _Beside(nn.Module):
     """A linear layer and a low-rank one, summed."""
 
-    def __init__(self, base: nn.Linear, down: Tensor, up: Tensor) -> None:
+    def __init__(self, base: nn.Linear, layer: Any, name: str) -> None:
         super().__init__()
         self.base = base
-        self.down, self.up = down, up.T.contiguous()
+        up = layer.lora_B[name].weight.float() * layer.scaling[name]
+        self.down = layer.lora_A[name].weight.to(base.weight.dtype)  # (rank, in)
+        self.up = up.to(base.weight.dtype).T.contiguous()  # (rank, out)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs (…, out) of inputs (…, in)."""
