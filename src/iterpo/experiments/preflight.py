@@ -47,7 +47,7 @@ def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # no
     env = _attempt(found, lambda: environments.make(plan.environment.name, **_options(plan)))
     policy = _attempt(found, lambda: policy_of_round(folder, plan, 0))
     partner = _attempt(found, lambda: partner_of(plan.partner))
-    _attempt(found, lambda: make(plan.method.name, plan.method.options))
+    _attempt(found, lambda: _check_method(plan))
     _attempt(found, lambda: check_grpo_fields(plan.improve))
     if plan.q.backbone == "nf4":
         _attempt(found, check_quantization)
@@ -64,6 +64,13 @@ def preflight(folder: Path, plan: Plan, key: str, report: Report) -> None:  # no
     kernels = {split: [asdict(s) for s in scenarios] for split, scenarios in drawn.items()}
     write_atomic(folder / key / "kernels.json", json.dumps(kernels, indent=1) + "\n")
     seal(folder / key, "preflight", {"policy": policy.id, "base_sha256": policy.base_sha256})
+
+
+def _check_method(plan: Plan) -> None:
+    method = make(plan.method.name, plan.method.options)
+    check = getattr(method, "preflight", None)  # of those that need more than is in a plan
+    if check is not None:
+        check()
 
 
 def _draw(env: Environment, plan: Plan) -> _Drawn:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from iterpo.config import parse
 from iterpo.domain import Conversation, PolicyRef, Response, Reward, State
 from iterpo.errors import ConfigError, UnknownNameError
+from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_improvement.base import Learner
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["REGISTRY", "Build", "Method", "RoundBatch", "Workspace", "make", "names"]
 
 REGISTRY = {
+    "archer": "iterpo.methods.archer:ArCHer",
+    "archer_lc": "iterpo.methods.archer_lc:ArCHerLC",
     "iterpo": "iterpo.methods.iterpo:IterPO",
     "mt_kto": "iterpo.methods.mt_kto:MtKto",
     "mt_ppo": "iterpo.methods.mt_ppo:MtPpo",
@@ -54,6 +57,11 @@ class Workspace(Protocol):
     The rest is for methods that need more than these two. All that is given back was made once and
     is found again when an update goes on after a kill.
     """
+
+    @property
+    def q(self) -> QConfig:
+        """How the plan values conversations: discount, frozen weights, and the round's seed."""
+        ...
 
     def fit_q(self, policy: PolicyRef, batch: RoundBatch, *, gamma: float | None = None) -> Reward:
         """Observation 3.5: Q^pi by regression on Monte-Carlo returns; ``gamma`` overrides."""

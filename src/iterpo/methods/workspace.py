@@ -90,6 +90,11 @@ class FolderWorkspace:
         self._loaded: dict[tuple[str, str | None], Backbone] = {}
         self.notes: list[str] = []
 
+    @property
+    def q(self) -> QConfig:
+        """How the plan values conversations."""
+        return self.settings.q
+
     def fit_q(
         self, policy: PolicyRef, batch: RoundBatch, *, gamma: float | None = None
     ) -> QFunction:
