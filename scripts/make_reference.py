@@ -265,10 +265,11 @@ def _registered(title: str, package: str, note: str) -> str:
         text.append(f"\n## {name}\n\n`{target}`\n\n{_markdown(loaded.__doc__)}\n")
         if package == "iterpo.methods":
             text.append(f"\n{_markdown(cls.__doc__)}\n")
-        if hasattr(cls, "options_type"):
+        options = getattr(cls, "options_type", None) or getattr(cls, "Options", None)
+        if options is not None:
             text.append("\n| option | type | default | meaning |\n|---|---|---|---|\n")
-            schema = importlib.import_module("iterpo.config").json_schema(cls.options_type)
-            values = dataclasses.asdict(cls.options_type())
+            schema = importlib.import_module("iterpo.config").json_schema(options)
+            values = dataclasses.asdict(options())
             text.extend(_keys(schema, schema.get("$defs", {}), values))
     return "".join(text)
 
