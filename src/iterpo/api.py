@@ -144,7 +144,7 @@ def fit_q(
     from iterpo.models.backbone import load
     from iterpo.policy_evaluation.base import QConfig
     from iterpo.policy_evaluation.fit import fit_q as fit
-    from iterpo.policy_evaluation.split import set_aside
+    from iterpo.policy_evaluation.split import log_sha256, set_aside
 
     config = QConfig(gamma=gamma, **{"judge_fraction": 0.0, **options})
     if config.pool_rounds:
@@ -154,7 +154,7 @@ def fit_q(
     explored = explored_ratios(lambda: backbone, own, config)
     respond = responder(lambda: backbone, own, config, Sampling())
     result = fit(backbone, own, config, explored=explored, respond=respond)
-    return result.q
+    return replace(result.q, log_sha256=log_sha256(batch))
 
 
 def improve(

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +17,13 @@ from iterpo.domain import (
     PolicyRef,
     Response,
     Sampling,
-    State,
     Turn,
     decisions,
 )
 from iterpo.errors import BatchError
 from iterpo.methods import RoundBatch
-from iterpo.methods.evidence import _gain, _kl
+from iterpo.methods.asked import ask
+from iterpo.methods.evidence import _kl
 from iterpo.methods.likelihood import log_probs
 from iterpo.methods.verdict import VerdictConfig
 from iterpo.methods.workspace import FolderWorkspace, Settings
@@ -86,25 +85,6 @@ def test_the_distance_of_two_policies_by_hand() -> None:
     assert _kl(draws, [(math.log(0.5),)] * 4) == pytest.approx(exact)
 
 
-def test_a_gain_is_a_mean_over_states_of_differences_clustered_by_kernel() -> None:
-    """States a (+0.3, +0.1) and b (-0.1) in kernel k, c (+0.4) in l: means 0.2, -0.1, 0.4."""
-
-    def state(name: str, kernel: str) -> State:
-        return State(name, kernel, 1, ())
-
-    a, b, c = state("a", "k"), state("b", "k"), state("c", "l")
-    q: Any = SimpleNamespace(scores=lambda x: x[:, 0])
-    new = torch.tensor([[1.3], [1.1], [0.4], [1.4], [math.nan]])
-    old = torch.tensor([[1.0], [1.0], [0.5], [1.0], [1.0]])
-    found = _gain(q, [a, a, b, c, c], [new, old], 0.95)
-    assert found is not None
-    assert found.mean == pytest.approx(0.5 / 3)
-    # Deviations summed by kernel: -1/15 - ... = (0.2 - 0.1 - 2 m) and (0.4 - m), m the mean.
-    sums = (0.1 - 1 / 3, 0.4 - 0.5 / 3)
-    assert found.se == pytest.approx(math.sqrt((sums[0] ** 2 + sums[1] ** 2) * 2) / 3)
-    assert (found.n, found.clusters) == (3, 2)
-
-
 def judged(
     folder: Path, policy: PolicyRef, talks: Sequence[Conversation], q: QConfig = Q, **improve: Any
 ) -> Any:
@@ -144,27 +124,28 @@ def test_an_update_is_judged_by_what_it_never_saw(
     assert 1 <= found.off_policy.ess < 8
 
 
-def test_the_judge_is_fitted_on_what_q_never_saw_and_by_true_returns(
+def test_the_judge_is_fitted_on_what_q_never_saw(
     policy: PolicyRef, talks: tuple[Conversation, ...], tmp_path: Path, monkeypatch: Any
 ) -> None:
     from iterpo.methods import workspace as module
 
-    seen: list[tuple[set[str], QConfig]] = []
-    real = module.fit_q
+    seen: list[set[str]] = []
 
-    def spy(backbone: Any, conversations: Any, config: QConfig, *rest: Any) -> Any:
-        seen.append(({c.id for c in conversations}, config))
-        return real(backbone, conversations, config, *rest)
+    def spy(name: str) -> None:
+        real = getattr(module, name)
 
-    monkeypatch.setattr(module, "fit_q", spy)
-    judged(tmp_path, policy, talks, replace(Q, shuffle_returns=True, pessimism=1.0))
-    (ours, trained), (theirs, judge) = seen
+        def fit(backbone: Any, conversations: Any, *rest: Any) -> Any:
+            seen.append({c.id for c in conversations})
+            return real(backbone, conversations, *rest)
+
+        monkeypatch.setattr(module, name, fit)
+
+    spy("fit_q")
+    spy("fit_judge")
+    judged(tmp_path, policy, talks)
+    ours, theirs = seen
     assert not ours & theirs
     assert ours | theirs == {c.id for c in talks}
-    assert trained.shuffle_returns
-    assert not judge.shuffle_returns
-    assert (trained.pessimism, judge.pessimism) == (1.0, 0.0)
-    assert trained.seed != judge.seed
 
 
 def test_a_policy_that_did_not_move_is_unchanged(
@@ -186,6 +167,26 @@ def test_pain_62_a_text_only_log_gets_a_judge_but_no_ratio(
     assert found.judge_gain is not None
     assert (found.off_policy, found.first_order) == (None, None)
     assert any("no token ids" in note for note in found.notes)
+
+
+def test_where_some_carry_no_ratio_none_is_weighed(
+    policy: PolicyRef, talks: tuple[Conversation, ...]
+) -> None:
+    """Those left would be a selection: what ended early has no turn that could lack one."""
+
+    def text_only(c: Conversation) -> Conversation:
+        turns = [replace(t, sampled=None) if i == 4 else t for i, t in enumerate(c.turns)]
+        return replace(c, turns=tuple(turns))
+
+    silent = replace(talk(99), turns=talk(99).turns[:2], id="silent")
+    config = VerdictConfig(conversations=8)
+    whole = ask(talks, (*talks, silent, replace(silent, id="other")), config, Q, Sampling())
+    assert (len(whole.weighed), len(whole.silent), whole.notes) == (8, 1, ())
+    mixed = (*talks[:13], *map(text_only, talks[13:]), silent)
+    found = ask(talks, mixed, config, Q, Sampling())
+    assert (found.weighed, found.silent) == ((), ())
+    assert found.counts["not_weighable"] == 3
+    assert found.notes[0].startswith("3 of 16 carry no ratio, so none is weighed: conversation")
 
 
 def test_a_log_that_another_policy_sampled_is_not_weighed(
@@ -235,14 +236,10 @@ def test_a_judge_that_cannot_be_fitted_is_told_and_the_update_goes_on(
 ) -> None:
     from iterpo.methods import workspace as module
 
-    real = module.fit_q
+    def fails(*_: Any) -> Any:
+        raise BatchError("all 16 returns are 1")
 
-    def only_q(backbone: Any, conversations: Any, config: QConfig, *rest: Any) -> Any:
-        if config.judge_fraction == 0:
-            raise BatchError("all 16 returns are 1")
-        return real(backbone, conversations, config, *rest)
-
-    monkeypatch.setattr(module, "fit_q", only_q)
+    monkeypatch.setattr(module, "fit_judge", fails)
     found = judged(tmp_path, policy, talks)
     assert found.evidence.judge_gain is None
     assert found.evidence.notes == ("no judge: all 16 returns are 1",)

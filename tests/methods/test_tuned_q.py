@@ -37,7 +37,7 @@ def batch(policy: PolicyRef) -> RoundBatch:
     return RoundBatch(0, sampled_talks(policy, 16, Sampling(max_new_tokens=5)), policy)
 
 
-def test_the_verdict_asks_each_q_through_its_own_critic(
+def test_the_verdict_asks_each_q_by_its_own_features(
     policy: PolicyRef, batch: RoundBatch, tmp_path: Path
 ) -> None:
     """q_gain and judge_gain as plain calls of both Qs give them, state by state."""
@@ -50,7 +50,8 @@ def test_the_verdict_asks_each_q_through_its_own_critic(
     again = FolderWorkspace(tmp_path, Settings(Q, ONE_STEP, verdict=ASKED))
     stored = [again.stored_q(policy, tmp_path / name) for name in ("q", "judge")]
     assert stored[0].id == q.id
-    assert all(s.backbone.critic for s in stored)
+    assert stored[0].backbone.critic
+    assert stored[1].backbone.critic is None, "the judge's error is known in frozen features only"
     own, aside = set_aside(batch.conversations, Q)
     asked = ask(own, aside, ASKED, Q, ONE_STEP.sampling)
     spoken, before = listen(load(new), asked).spoken, speak(load(policy), asked)

@@ -8,7 +8,13 @@ import pytest
 
 from iterpo.domain import Ending, Outcome
 from iterpo.policy_evaluation.base import QConfig
-from iterpo.policy_evaluation.split import content_sha256, hold_out, set_aside, why_none_aside
+from iterpo.policy_evaluation.split import (
+    content_sha256,
+    hold_out,
+    log_sha256,
+    set_aside,
+    why_none_aside,
+)
 
 
 def test_pain_29_a_copy_under_a_new_id_cannot_straddle(talk):
@@ -117,3 +123,21 @@ def test_a_log_of_copies_has_no_judge(talk):
     talks = [dataclasses.replace(talk(0, 2), id=f"c{i}") for i in range(40)]
     assert set_aside(talks, QConfig()) == (tuple(talks), ())
     assert "copies or of one kernel" in why_none_aside(talks, QConfig())
+
+
+def test_a_log_is_known_again_by_all_that_the_split_looks_at(talk):
+    talks = [talk(i, 2, float(i % 2)) for i in range(6)]
+    known = log_sha256(talks)
+    renamed = [dataclasses.replace(c, id=f"x{i}") for i, c in enumerate(talks)]
+    assert log_sha256(renamed[::-1]) == known
+    whole = dataclasses.replace(talks[1].outcome, reward=1)
+    assert log_sha256([talks[0], dataclasses.replace(talks[1], outcome=whole), *talks[2:]]) == known
+    other = dataclasses.replace(talks[1].outcome, reward=0.5)
+    for changed in (
+        [*talks, talk(7, 2, 0.0)],
+        [*talks, talks[0]],
+        talks[1:],
+        [dataclasses.replace(talks[0], kernel_id="other"), *talks[1:]],
+        [talks[0], dataclasses.replace(talks[1], outcome=other), *talks[2:]],
+    ):
+        assert log_sha256(changed) != known

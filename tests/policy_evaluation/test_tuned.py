@@ -235,6 +235,39 @@ def test_the_first_error_is_the_weighted_one_of_the_frozen_q(backbone, talks):
     assert noted == [(1, pytest.approx(by_hand, rel=1e-4))]
 
 
+def test_a_step_of_many_tokens_is_taken_in_parts(make_backbone, talk, monkeypatch):
+    """The same gradients, a few rows at a time: no more padded tokens than the limit, but one row
+    that is longer by itself."""
+    from iterpo.policy_evaluation import tuned as module
+
+    told = [d for i in range(4) for d in decisions(talk(i, 3, float(i % 2)), 0.9)]
+    returns = torch.tensor([d.ret for d in told])
+    sizes = []
+    real = module.pad
+    monkeypatch.setattr(
+        module, "pad", lambda rows: sizes.append([len(r) for r in rows]) or real(rows)
+    )
+    found = []
+    for limit in (100_000, 150, 1):
+        backbone = make_backbone()
+        states, said = [d.state for d in told], [d.response for d in told]
+        config = dataclasses.replace(TUNED, batch_size=12, max_batch_tokens=limit)
+        config = dataclasses.replace(config, tune=TuneConfig(r=4, alpha=8, epochs=2))
+        head = regress(features(backbone, states, said), returns, HEAD)
+        sizes.clear()
+        mse = []
+        rows = token_rows(backbone, states, said)
+        tune(backbone, head, rows, (returns, None), config, lambda _, m, mse=mse: mse.append(m))
+        found.append((mse, head.inner.weight.detach().clone(), [len(s) for s in sizes]))
+        assert all(len(s) == 1 or len(s) * max(s) <= limit for s in sizes)
+    whole, parts, single = found
+    assert whole[2] == [12] * 2
+    assert 2 < len(parts[2]) < 24 == len(single[2])
+    for other in (parts, single):
+        assert other[0] == pytest.approx(whole[0], rel=1e-4)
+        assert torch.allclose(other[1], whole[1], atol=1e-4)
+
+
 def test_the_report_is_about_conversations_that_it_never_saw_and_epochs_are_told(deaf, talks):
     noted = {}
     config = dataclasses.replace(TUNED, holdout_fraction=0.25)

@@ -108,9 +108,13 @@ def ask(
     few = {c.id for c in plain[: max(config.conversations, 1)]}
     pool = [c for c in (aside or own) if c.outcome.ending.scored and not c.explored]
     usable, silent, refused = _usable(pool, sampling)
+    if usable and refused:
+        # Those left would be a selection, e.g. of what ended before the turn that can't be weighed.
+        n = len(usable) + len(refused)
+        usable, why = [], f"{len(refused)} of {n} carry no ratio, so none is weighed: {refused[0]}"
+        refused[0] = why
     weighed = _some(usable, config.conversations)
     share = len(weighed) / len(usable) if usable else 0.0
-    notes = () if usable or not refused else (refused[0],)
     return Asked(
         rows=tuple(rows[: config.states]),
         logged=tuple(sorted((d for d in rows if d.state.conversation_id in few), key=_place)),
@@ -121,7 +125,7 @@ def ask(
         candidates=config.candidates,
         q=q,
         counts={"not_weighable": len(refused)},
-        notes=notes,
+        notes=tuple(refused[:1]),
     )
 
 

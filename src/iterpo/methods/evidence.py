@@ -9,22 +9,19 @@ from dataclasses import replace
 import torch
 
 from iterpo.domain import (
-    Decision,
     DiscountUnit,
-    State,
     action_indices,
     discounted_return,
 )
 from iterpo.errors import BatchError
-from iterpo.measure.intervals import Interval, mean_interval
 from iterpo.measure.off_policy import Reweighed, first_order_gain, reweighed, value_gain
 from iterpo.methods.asked import Asked, Heard, Spoken, speak
+from iterpo.methods.judge import Judge, mean_gain
 from iterpo.methods.likelihood import log_probs, stored_gap
 from iterpo.methods.verdict import Evidence, VerdictConfig, confidence_of_each
 from iterpo.models.backbone import Backbone, logprob_tolerance
 from iterpo.policy_evaluation.coverage import nearest_logged, unseen
 from iterpo.policy_evaluation.features import features
-from iterpo.policy_evaluation.health import pearson
 from iterpo.policy_evaluation.qfunction import QFunction
 
 __all__ = ["weigh"]
@@ -37,7 +34,7 @@ def weigh(
     old: Backbone,
     asked: Asked,
     heard: Heard,
-    fitted: tuple[QFunction | None, QFunction | None],
+    fitted: tuple[QFunction | None, Judge | None],
     config: VerdictConfig,
 ) -> Evidence:
     """Put the evidence together, with the old policy in memory.
@@ -52,22 +49,23 @@ def weigh(
     new, before = heard.spoken, speak(old, asked)
     under_old = log_probs(old, new.states, new.said, asked.sampling.temperature or 1.0)
     q, judge = fitted
-    # Coverage is told in features that no return has shaped.
-    frozen = next((f.backbone for f in fitted if f and f.backbone.critic is None), old)
+    # Coverage is told in features that no return has shaped, and the judge has no others.
+    readers = [f.backbone for f in (judge.q if judge else None, q) if f is not None]
+    frozen = next((b for b in readers if b.critic is None), old)
     read = _read(frozen, asked, new, before)
-    of_q, of_judge = (
-        read if f is None or f.backbone.critic is None else _read(f.backbone, asked, new, before)
-        for f in fitted
-    )
+    tuned = q is not None and q.backbone.critic is not None
+    of_q = _read(q.backbone, asked, new, before) if q is not None and tuned else read
     gap = _gap(old, asked)
     off_policy = bool(asked.weighed) and gap is not None and gap <= logprob_tolerance(old.dtype)
     each = confidence_of_each(config.confidence, (judge is not None) + 2 * off_policy)
     found = Evidence(
         kl=_kl(heard.own, under_old),
         moved=_moved(heard.own, under_old),
-        q_gain=_gain(q, new.states, of_q, each),
-        judge_gain=_gain(judge, new.states, of_judge, each),
-        judge_correlation=_correlation(judge, asked.logged, of_judge[2]),
+        q_gain=None if q is None else mean_gain(q, new.states, of_q, each),
+        judge_gain=None if judge is None else judge.gain(new.states, read, each),
+        judge_correlation=(
+            None if judge is None else judge.correlation(asked.logged, read[2], each)
+        ),
         independent=asked.independent,
         logprob_gap=gap,
         confidence=each,
@@ -99,35 +97,6 @@ def _read(reader: Backbone, asked: Asked, new: Spoken, old: Spoken) -> list[torc
         )
         for states, responses in ((new.states, new.said), (old.states, old.said), logged)
     ]
-
-
-def _gain(
-    q: QFunction | None, states: Sequence[State], read: Sequence[torch.Tensor], confidence: float
-) -> Interval | None:
-    """Mean over states of what q gives the new candidates less what it gives the old ones."""
-    if q is None:
-        return None
-    gaps = (q.scores(read[0]) - q.scores(read[1])).tolist()
-    by_state: dict[tuple[str, int], list[float]] = {}
-    kernels: dict[tuple[str, int], str] = {}
-    for state, gap in zip(states, gaps, strict=True):
-        if math.isfinite(gap):
-            by_state.setdefault((state.conversation_id, state.t), []).append(gap)
-            kernels[state.conversation_id, state.t] = state.kernel_id
-    if not by_state:
-        return None
-    means = [math.fsum(values) / len(values) for values in by_state.values()]
-    return mean_interval(means, [kernels[key] for key in by_state], confidence)
-
-
-def _correlation(
-    judge: QFunction | None, rows: Sequence[Decision], read: torch.Tensor
-) -> float | None:
-    if judge is None:
-        return None
-    scores, returns = judge.scores(read), torch.tensor([d.ret for d in rows])
-    known = torch.isfinite(scores)
-    return pearson(scores[known].double().numpy(), returns[known].double().numpy())
 
 
 def _kl(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> float:

@@ -2,8 +2,7 @@
 
 ``improved`` needs a lower bound above 0 from data that the update never learnt from. ``refused``
 needs an upper bound below 0, or a guard that trips. Everything else is ``unchanged``: nothing can
-be said. The judge's interval holds the spread over states and not the judge's own error: a judge
-that knows little may exclude 0 on the wrong side. Importable without torch.
+be said. A judge is heard only if it surely knows something. Importable without torch.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class VerdictConfig:
     """Most conversations that the off-policy estimates weigh anew; chosen by a hash."""
     confidence: float = 0.95
     """Coverage of all intervals together: with several sources each gets its share of the error.
-    The judge's interval holds the spread over states, not the judge's own error: where that is
-    large, `improved` on the judge's word alone is wrong more often than this says."""
+    Of policies that are worth the same as before, half of the rest at most should be called
+    `improved`; decision 0024 has what was measured."""
     min_ess: float = 20.0
     """Effective sample size from which on an off-policy estimate may speak."""
     min_ess_share: float = 0.1
@@ -94,9 +93,10 @@ class Evidence:
     """What the Q that was trained on says of its own policy: always flattering, never counted."""
     judge_gain: Interval | None = None
     """Mean over states of (new - old) in the judge's eyes, in the unit of the returns. The interval
-    holds the spread over states, not the judge's own error."""
-    judge_correlation: float | None = None
-    """Correlation of the judge with returns that it was not fitted to."""
+    holds the spread over states and the judge's own error."""
+    judge_correlation: Interval | None = None
+    """Correlation of the judge with returns that it was not fitted to; it is heard if the lower
+    end is above 0."""
     first_order: Gain | None = None
     """Gain in J by each action's own ratio (``measure.off_policy.first_order_gain``)."""
     off_policy: Gain | None = None
@@ -169,8 +169,10 @@ def decide(evidence: Evidence, config: VerdictConfig) -> Verdict:
     if any(fresh for *_, fresh in speaking):
         what = "; ".join(f"{name} {_told(i)}" for name, i, fresh in speaking if fresh)
         return Verdict("unchanged", f"the intervals include 0: {what}", evidence)
-    why = "no evidence that the update did not learn from (q.judge_fraction sets some aside)"
-    return Verdict("unchanged", "; ".join((why, *evidence.notes)), evidence)
+    why = _unheard(evidence) or [
+        "no evidence that the update did not learn from (q.judge_fraction sets some aside)"
+    ]
+    return Verdict("unchanged", "; ".join((*why, *evidence.notes)), evidence)
 
 
 def _guards(evidence: Evidence, config: VerdictConfig) -> list[str]:
@@ -189,11 +191,26 @@ def _guards(evidence: Evidence, config: VerdictConfig) -> list[str]:
 def _sources(evidence: Evidence, config: VerdictConfig) -> list[tuple[str, Interval, bool]]:
     """(name, interval, whether the update never saw its data) of every source that may speak."""
     out = []
-    if evidence.judge_gain is not None and (evidence.judge_correlation or 0.0) > 0:
+    known = evidence.judge_correlation
+    if evidence.judge_gain is not None and known is not None and known.low > 0:
         out.append(("judge", evidence.judge_gain, True))
     for name, gain in (("first order", evidence.first_order), ("off-policy", evidence.off_policy)):
         if gain is not None and gain.ess >= max(config.min_ess, config.min_ess_share * gain.n):
             out.append((name, gain.gain, evidence.independent))
+    return out
+
+
+def _unheard(evidence: Evidence) -> list[str]:
+    """Why what the update did not learn from is not heard."""
+    out, known = [], evidence.judge_correlation
+    if evidence.judge_gain is not None:
+        told = "unknown" if known is None else _told(known)
+        out.append(f"the judge is not heard: its correlation with unseen returns is {told}")
+    if evidence.independent and evidence.off_policy is not None:
+        out.append(
+            f"the effective sample of the off-policy estimate is too small: "
+            f"{evidence.off_policy.ess:.1f} of {evidence.off_policy.n}"
+        )
     return out
 
 

@@ -13,13 +13,14 @@ from typing import Any, Literal
 
 from iterpo import artifacts
 from iterpo.artifacts import is_sealed, write_atomic
-from iterpo.domain import Conversation, PolicyRef, Response, Reward, State, decisions, derive
+from iterpo.domain import Conversation, PolicyRef, Response, Reward, State, decisions
 from iterpo.errors import BatchError
 from iterpo.methods.asked import ask, listen
 from iterpo.methods.base import Build, RoundBatch
 from iterpo.methods.corrections import explored_ratios, responder
 from iterpo.methods.earlier_rounds import earlier_rounds
 from iterpo.methods.evidence import weigh
+from iterpo.methods.judge import Judge, fit_judge
 from iterpo.methods.likelihood import log_probs
 from iterpo.methods.verdict import Evidence, Verdict, VerdictConfig, decide
 from iterpo.models.backbone import Backbone, frozen, load
@@ -27,7 +28,7 @@ from iterpo.models.checkpoints import read_policy, save_policy
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.fit import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction, stored_quantization
-from iterpo.policy_evaluation.split import set_aside, why_none_aside
+from iterpo.policy_evaluation.split import log_sha256, set_aside, why_none_aside
 from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, Learner, Training
 from iterpo.policy_improvement.grpo import improve
 from iterpo.store import METRICS, MetricsTable
@@ -119,7 +120,8 @@ class FolderWorkspace:
             result = fit_q(backbone, own, config, record, earlier, explored, respond)
             report = json.dumps(result.report.to_dict(), indent=1, sort_keys=True)
             write_atomic(self.folder / "q_health.json", report + "\n")
-            result.q.save(target)  # last: a sealed q/ says that all before it is there
+            q = replace(result.q, log_sha256=log_sha256(batch.conversations))
+            q.save(target)  # last: a sealed q/ says that all before it is there
         return QFunction.load(target, backbone)
 
     def improve(self, policy: PolicyRef, batch: RoundBatch, *, reward: Reward) -> PolicyRef:
@@ -190,11 +192,13 @@ class FolderWorkspace:
         """Keep a remark in ``notes``."""
         self.notes.append(text)
 
-    def verdict(self, old: PolicyRef, new: PolicyRef, batch: RoundBatch) -> Verdict | None:
+    def verdict(
+        self, old: PolicyRef, new: PolicyRef, batch: RoundBatch, notes: tuple[str, ...] = ()
+    ) -> Verdict | None:
         """Whether ``new`` is better than ``old``, from evidence; None where no states are asked.
 
         Nothing is trained on what this finds. The value is that of the settings' own discount,
-        whatever a method made of it.
+        whatever a method made of it. ``notes`` are told first.
         """
         settings = self.settings
         config = settings.verdict
@@ -213,9 +217,9 @@ class FolderWorkspace:
         self._progress("verdict", 1, 2, {})
         gc.collect()
         backbone = self.backbone(old, None)
-        judge, notes = self._judge(old, aside)
-        none_aside = why_none_aside(batch.conversations, settings.q)
-        notes = (none_aside,) if none_aside else notes
+        judge, no_judge = self._judge(old, aside)
+        no_judge = why_none_aside(batch.conversations, settings.q) or no_judge
+        notes = (*notes, no_judge) if no_judge else notes
         stored = self.folder / "q"
         fitted = (self.stored_q(old, stored) if is_sealed(stored) else None, judge)
         found = weigh(backbone, asked, heard, fitted, config)
@@ -225,28 +229,20 @@ class FolderWorkspace:
 
     def _judge(
         self, policy: PolicyRef, aside: tuple[Conversation, ...]
-    ) -> tuple[QFunction | None, tuple[str, ...]]:
-        """A second Q, fitted only on what was set aside; None where that can't be learnt from."""
+    ) -> tuple[Judge | None, str]:
+        """Fitted only on what was set aside; None, and why, where that can't be learnt from."""
         q = self.settings.q
         if not aside:
-            return None, ()
-        config = replace(
-            q,
-            judge_fraction=0.0,
-            pool_rounds=0,
-            holdout_fraction=0.0,  # its fit is measured on the conversations of the other Q
-            pessimism=0.0,
-            shuffle_returns=False,  # the control must be judged by true returns
-            seed=derive(q.seed, "judge") % 2**31,
-        )
-        backbone = self.backbone(policy, "nf4" if q.backbone == "nf4" else None)
-        target = self.folder / "judge"
-        if not is_sealed(target):
-            try:
-                fit_q(backbone, aside, config).q.save(target)
-            except BatchError as error:
-                return None, (f"no judge: {error}",)
-        return QFunction.load(target, backbone), ()
+            return None, ""
+        try:
+            judge = fit_judge(
+                self.backbone(policy, "nf4" if q.backbone == "nf4" else None), aside, q
+            )
+        except BatchError as error:
+            return None, f"no judge: {error}"
+        if not is_sealed(self.folder / "judge"):  # kept for people; the refits are not
+            judge.q.save(self.folder / "judge")
+        return judge, ""
 
     def stored_q(self, policy: PolicyRef, folder: Path) -> QFunction:
         """A Q fitted earlier, on the backbone of ``policy`` in the form that it was fitted on.

@@ -120,6 +120,9 @@ class QFunction:
     """How it was fitted."""
     report: QHealth | None = field(default=None, repr=False)
     """How far to trust it; None for one that was loaded (the report is stored beside it)."""
+    log_sha256: str | None = None
+    """``split.log_sha256`` of the log it was fitted on, what was set aside included; None if that
+    is not known."""
 
     @property
     def id(self) -> str:
@@ -176,6 +179,7 @@ class QFunction:
             "backbone": backbone_facts(self.backbone),
             "width": self.head.feature_mean.shape[0],
             "head_dtype": "float32",
+            "log_sha256": self.log_sha256,
         }
         with artifacts.build(folder, KIND, facts) as place:
             artifacts.write_atomic(place / _HEAD, save(_tensors(self.head)))
@@ -205,7 +209,7 @@ class QFunction:
         head.eval()
         if config.tune is not None:
             backbone = _tuned(folder / _CRITIC, backbone, config.tune)
-        return cls(backbone, head, config)
+        return cls(backbone, head, config, log_sha256=facts.get("log_sha256"))
 
 
 def _mean_and_spread(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from iterpo.domain import Conversation, action_indices, derive
 from iterpo.policy_evaluation.base import QConfig, SplitUnit
 
-__all__ = ["content_sha256", "hold_out", "set_aside", "unrelated", "why_none_aside"]
+__all__ = [
+    "content_sha256",
+    "hold_out",
+    "log_sha256",
+    "set_aside",
+    "unrelated",
+    "why_none_aside",
+]
 
 # A stream of its own: with the seed of the health report's split, judge and report would coincide.
 _JUDGE = derive("judge")
@@ -22,6 +29,16 @@ def content_sha256(conversation: Conversation) -> str:
     said = [[turn.role.value, turn.text] for turn in conversation.turns]
     facts = [conversation.system, conversation.reminder, said]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def log_sha256(conversations: Sequence[Conversation]) -> str:
+    """Hash of all that ``set_aside`` looks at, in any order: the same log is split the same way."""
+    parts = []
+    for c in conversations:
+        reward = None if c.outcome.reward is None else float(c.outcome.reward)
+        parts.append(json.dumps([content_sha256(c), c.kernel_id, c.outcome.ending.value, reward]))
+    parts.sort()
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def hold_out(
