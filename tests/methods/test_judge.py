@@ -88,12 +88,12 @@ def test_refits_weigh_whole_kernels_at_random(monkeypatch: pytest.MonkeyPatch) -
 def test_it_is_q_on_true_returns_and_frozen_features(policy: PolicyRef) -> None:
     talks = [talk(i) for i in range(6)]
     backbone = load(policy)
-    odd = replace(Q, shuffle_returns=True, pessimism=1.0, tune=TuneConfig(r=2), judge_fraction=0.3)
+    odd = replace(Q, shuffle_returns=True, pessimism=1.0, tune=TuneConfig(r=2), estimator="sarsa")
     judge = fit_judge(backbone, talks, odd)
     config = judge.q.config
     assert judge.q.backbone is backbone
     assert (config.shuffle_returns, config.pessimism, config.tune) == (False, 0.0, None)
-    assert config.seed != Q.seed
+    assert (config.seed != Q.seed, config.estimator) == (True, "monte_carlo")
     assert judge.kernels == 6
     plain = fit_q(backbone, talks, config).q
     rows = [d for c in talks for d in decisions(c, config.gamma)]

@@ -90,6 +90,7 @@ def fit_judge(backbone: Backbone, conversations: Sequence[Conversation], config:
     """
     config = replace(
         config,
+        estimator="monte_carlo",  # true returns, not the errors of another Q
         judge_fraction=0.0,
         pool_rounds=0,
         holdout_fraction=0.0,  # its fit is measured on the conversations of the other Q
