@@ -138,7 +138,8 @@ def _lineage(i: int, update: dict[str, Any]) -> str:
         parts.append(
             f"{update['parent']} was deployed in rounds {rounds}: all their logs were used"
         )
-    if update.get("next") == "parent":
+    parts += update.get("notes", [])
+    if update.get("next") == "parent" and update["policy"] != update["parent"]:
         parts.append(f"{update['policy']} was discarded: round {i + 1} deploys {update['parent']}")
     return f"round {i}: " + "; ".join(parts) if parts else ""
 
