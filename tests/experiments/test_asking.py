@@ -123,7 +123,8 @@ def test_a_dead_server_is_not_asked_for_everything(serve: list[ChatServer], tmp_
     path = tmp_path / "judge.jsonl"
     with pytest.raises(EndpointError, match="answered none of"):
         ask(path, many, wise)
-    assert len(serve[0].asked) <= 4
+    # at most three questions were on their way when the second failed, each put twice
+    assert len(serve[0].asked) <= 6
     assert not path.exists()
 
 

@@ -107,10 +107,20 @@ CASES: dict[str, tuple[tuple[str, Mapping[str, Any]], list[str], dict[str, tuple
         [box("split=$30"), box("split=$70"), box("split=$40"), box("split=$60")],
         {"offer": (2, 4), "concession": (4,)},
     ),
-    "ultimatum: the partner's own words are flipped, so 60 is half way between 70 and 50": (
+    "ultimatum: what the partner wants leaves the agent 60, and 65 is half way to that": (
         U,
-        ["I want $50.", box("split=$70"), "I want $50.", box("split=$60")],
+        ["I want $40.", box("split=$70"), "I want $40.", box("split=$65")],
         {"offer": (2, 4), "concession": (4,), "splits_difference": (4,)},
+    ),
+    "ultimatum: asking for more is no concession": (
+        U,
+        [box("split=$30"), box("split=$70"), "No.", box("split=$80")],
+        {"offer": (2, 4)},
+    ),
+    "ultimatum: boxing what the partner said in words is consent, though it closes nothing": (
+        U,
+        ["I want $40.", box("split=$60")],
+        {},
     ),
     "ultimatum: boxing what the partner boxed is consent, repeating oneself no new offer": (
         U,
@@ -179,6 +189,17 @@ CASES: dict[str, tuple[tuple[str, Mapping[str, Any]], list[str], dict[str, tuple
         D,
         ["Hi.", share(3, 1, 2), "I need the hat.", share(3, 1, 1)],
         {"offer": (2, 4), "concession": (4,), "claims_top_issue": (2, 4)},
+    ),
+    "deal or no deal: the partner boxes for all books, so the ball is not contested": (
+        D,
+        ["Hi.", share(3, 1, 2), share(3, 0, 0), "\\boxed{REJECT} " + share(3, 1, 1)],
+        {"offer": (2, 4), "concession": (4,), "claims_top_issue": (2, 4)},
+    ),
+    "deal or no deal: the partner boxes for a ball": (
+        D,
+        ["Hi.", share(3, 1, 2), share(0, 0, 1), "\\boxed{REJECT} " + share(2, 1, 2)],
+        # its box leaves the agent all but one ball: giving a book does not answer that
+        {"offer": (2, 4), "concession": (4,), "claims_top_issue": (2,)},
     ),
     "deal or no deal: a verbatim echo closes and is no offer": (
         D,

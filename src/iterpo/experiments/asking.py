@@ -23,7 +23,7 @@ from iterpo.errors import ArtifactError, EndpointError
 from iterpo.experiments.speakers import Served, served
 from iterpo.measure.judging import Question
 
-__all__ = ["ANSWERS", "Answers", "ask", "question_key"]
+__all__ = ["ANSWERS", "Answers", "Progress", "ask", "question_key"]
 
 ANSWERS = "judge.jsonl"
 """Name of the file of answers in a folder."""
