@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def prepare(
         Facts: numbers of conversations and positions, and the head's explained variance (None
         where the returns do not vary).
     """
-    logps, states = _recorded(training.backbone, episodes, config.unit)
+    logps, states = _recorded(training.backbone, episodes, config)
     zero = [torch.zeros(len(s)) for s in states]
     _, returns = _gae(episodes, zero, config, lam=1.0)  # on Monte-Carlo returns
     if config.warm_start and before is not None:
@@ -158,20 +158,21 @@ def _gae(
 
 @torch.no_grad()
 def _recorded(
-    backbone: Backbone, episodes: Sequence[Episode], unit: CreditUnit
+    backbone: Backbone, episodes: Sequence[Episode], config: PpoConfig
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Log-probs of the tokens, and hidden states at the positions, of each episode, on the CPU."""
-    logps, states = [], []
-    half = backbone.dtype != torch.float32
-    for episode in episodes:
+    logps: list[Tensor] = []
+    states: list[Tensor] = []
+
+    def autocast() -> AbstractContextManager[Any]:
+        whole = backbone.dtype == torch.float32
+        return nullcontext() if whole else torch.autocast(backbone.device.type, backbone.dtype)
+
+    for start in range(0, len(episodes), config.batch_size):
+        some = episodes[start : start + config.batch_size]
         with frozen(backbone):
-            found = read(
-                backbone.model,
-                [episode],
-                lambda: (
-                    torch.autocast(backbone.device.type, backbone.dtype) if half else nullcontext()
-                ),
-            )
-        logps.append(found.logps.cpu())
-        states.append(at_positions(found.states, [episode], unit).cpu())
+            found = read(backbone.model, some, autocast)
+        valued = at_positions(found.states, some, config.unit)
+        logps += torch.split(found.logps.cpu(), [e.tokens for e in some])
+        states += torch.split(valued.cpu(), [positions(e, config.unit) for e in some])
     return logps, states

@@ -26,26 +26,26 @@ class PpoConfig:
     gamma: float = 0.9
     """Discount per agent turn, in [0, 1]."""
     lam: float = 0.95
-    """Lambda of the advantages, in [0, 1], per ``unit`` (ours; TRL's default)."""
+    """Lambda of the advantages, in [0, 1], per `unit` (ours; TRL's default)."""
     unit: CreditUnit = "turn"
-    """What an action is to the advantages: a whole agent ``turn``, valued where it begins, whose
-    tokens all get its advantage; or a ``token``, with ``gamma`` where a turn ends and 1 inside
+    """What an action is to the advantages: a whole agent `turn`, valued where it begins, whose
+    tokens all get its advantage; or a `token`, with `gamma` where a turn ends and 1 inside
     (ours)."""
     whiten: bool = True
     """Whether the batch's advantages are brought to mean 0 and deviation 1 (ours; TRL's way)."""
     learning_rate: float = 1e-5
     """Peak learning rate; it falls linearly to 0."""
     value_learning_rate: float | None = None
-    """That of the head while it is fitted alone; null: ``learning_rate``."""
+    """That of the head while it is fitted alone; null: `learning_rate`."""
     value_passes: int = 1
     """Passes over the batch in which the head alone is fitted to the discounted returns before
     advantages are formed (ours); 0: none, and in a first round V is then 0."""
     warm_start: bool = False
     """Whether that fit starts from the last round's instead of from 0 (ours)."""
     epochs: int = 1
-    """Passes over the conversations, where ``steps`` is not given."""
+    """Passes over the conversations, where `steps` is not given."""
     steps: int | None = None
-    """Optimizer steps; null: as many as ``epochs`` needs."""
+    """Optimizer steps; null: as many as `epochs` needs."""
     batch_size: int = 1
     """Most conversations in a forward pass."""
     gradient_accumulation: int = 8
@@ -66,7 +66,7 @@ class PpoConfig:
     max_grad_norm: float = 1.0
     """Longest gradient of a step; longer ones are shortened to it (ours)."""
     off_policy: OffPolicy = "refuse"
-    """Explored conversations: ``refuse`` them, or ``drop`` them."""
+    """Explored conversations: `refuse` them, or `drop` them."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values.
