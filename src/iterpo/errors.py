@@ -71,6 +71,7 @@ class MissingExtraError(IterpoError, ImportError):
 
 _TRAINING_STACK = {
     *("torch", "transformers", "trl", "peft", "datasets", "accelerate", "safetensors", "gguf"),
+    "pyarrow",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -14,11 +15,13 @@ import pytest
 from architecture.sources import ROOT, SRC, package, read, registry
 from iterpo.errors import ConfigError
 from iterpo.experiments.plan import load_plan
+from iterpo.experiments.study import Study, load_study
 
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAPER_MAP = ROOT / "docs" / "paper-map.md"
 MAX_DECISION_LINES = 40
+STUDY_KEYS = {f.name for f in dataclasses.fields(Study)}
 
 
 @pytest.fixture(scope="module")
@@ -166,13 +169,16 @@ def test_plans_in_the_documents_are_plans(tmp_path: Path) -> None:
     for block in blocks:
         plan = tmp_path / "plan.yaml"
         plan.write_text(block)
-        load_plan(plan)
+        (load_study if re.search(r"^methods:", block, re.M) else load_plan)(plan)
 
 
 def test_settings_in_the_documents_are_accepted() -> None:
     text = "\n".join(p.read_text() for p in DOCS if p.parent.name != "reference")
     settings = set(re.findall(r"--set (\w[\w.]*=\w\S*)", text)) - {"a.b=c", "q.gama=0.5"}
     assert settings
-    load_plan("demo", sorted(settings))
+    of_studies = {s for s in settings if s.split("=")[0].split(".")[0] in STUDY_KEYS}
+    assert of_studies
+    load_study("smoke", sorted(of_studies))
+    load_plan("demo", sorted(settings - of_studies))
     with pytest.raises(ConfigError, match="gama"):
         load_plan("demo", ["q.gama=0.5"])

@@ -18,7 +18,7 @@ STUDY = """
 plan: smoke
 environments:
   ultimatum:
-  short: {environment: {name: ultimatum, options: {round_unit: turn}}}
+  short: {environment: {name: ultimatum, options: {round_unit: exchange}}}
 methods:
   iterpo:
   shuffled: {q: {shuffle_returns: true}}
@@ -35,13 +35,7 @@ def study(tmp_path: Path, text: str = STUDY, *settings: str) -> Study:
 def test_every_combination_is_a_cell_seed_by_seed_and_fixed_agents_come_last(
     tmp_path: Path,
 ) -> None:
-    plans = study(
-        tmp_path,
-        STUDY.replace(
-            "{environment: {name: ultimatum, options: {round_unit: turn}}}",
-            "{environment: {name: ultimatum}}",
-        ),
-    ).plans()
+    plans = study(tmp_path).plans()
     runs = [c for c in plans if not c.is_yardstick]
     assert len(runs) == 2 * 3 * 2
     assert [c.seed for c in runs] == [3] * 6 + [5] * 6
@@ -51,24 +45,22 @@ def test_every_combination_is_a_cell_seed_by_seed_and_fixed_agents_come_last(
     assert Cell("ultimatum", "iterpo", 3).folder(Path("x")) == Path(
         "x/cells/ultimatum/iterpo/seed-3"
     )
-    assert len({p.identity() for p in plans.values()}) < len(plans), "both labels are one game here"
 
 
 def test_a_cell_is_the_plan_with_the_settings_of_its_game_then_its_method(tmp_path: Path) -> None:
-    made = study(tmp_path, STUDY.replace("round_unit: turn", "prompt_style: full"))
+    made = study(tmp_path)
     plans = made.plans()
     base = load_plan("smoke", ["seed=5"])
     assert plans[Cell("ultimatum", "iterpo", 5)].identity() == base.identity()
     assert plans[Cell("ultimatum", "shuffled", 5)].q == replace(base.q, shuffle_returns=True)
     short = plans[Cell("short", "shuffled", 5)]
-    assert short.environment.options == {"prompt_style": "full"}
+    assert short.environment.options == {"prompt_style": "compact", "round_unit": "exchange"}
     assert short.q.shuffle_returns
     assert plans[Cell("short", "oracle", 5)].q == base.q, "fixed agents take no method's settings"
 
 
 def test_settings_reach_the_study_and_its_plan(tmp_path: Path) -> None:
-    text = STUDY.replace("round_unit: turn", "prompt_style: full")
-    made = study(tmp_path, text, "seeds=[1]", "plan.rounds=2", "methods.iterpo={q: {heads: 2}}")
+    made = study(tmp_path, STUDY, "seeds=[1]", "plan.rounds=2", "methods.iterpo={q: {heads: 2}}")
     plans = made.plans()
     assert {c.seed for c in plans} == {1}
     assert {p.rounds for p in plans.values()} == {2}
@@ -90,7 +82,7 @@ def test_a_plan_beside_the_study_is_found(tmp_path: Path) -> None:
 
 
 def test_methods_share_the_first_batch_unless_they_collect_otherwise(tmp_path: Path) -> None:
-    made = study(tmp_path, STUDY.replace("round_unit: turn", "prompt_style: full"))
+    made = study(tmp_path)
     keys = {c: batch_key(p) for c, p in made.plans().items()}
 
     def key(method: str, seed: int = 3, game: str = "ultimatum") -> str:

@@ -21,7 +21,7 @@ from iterpo.experiments.study import Cell, Study
 from iterpo.experiments.study_cell import STUDY
 from iterpo.experiments.study_records import Gathered
 
-__all__ = ["StudyResult", "run_study"]
+__all__ = ["StudyResult", "run_study", "start_cell"]
 
 _POLL_S = 0.5
 _TELL_S = 60.0
