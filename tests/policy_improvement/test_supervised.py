@@ -67,7 +67,7 @@ class Run:
         self.ticks: list[tuple[int, int]] = []
         self.gradient: dict[str, Tensor] = {}
         every, lora = options.pop("checkpoint_every", 0), options.pop("lora", LORA)
-        stop = options.pop("stop_at", None)
+        stop, factor = options.pop("stop_at", None), options.pop("step_factor", 1.0)
 
         def record(step: int, metrics: Any) -> None:
             self.rows[step] = dict(metrics)
@@ -79,7 +79,7 @@ class Run:
                 self.gradient = gradient(more["model"])
 
         tick: Callable[..., None] = lambda done, total, _: self.ticks.append((done, total))  # noqa: E731
-        training = Training(backbone, lora, SEED, workdir, record, tick, every)
+        training = Training(backbone, lora, SEED, workdir, record, tick, every, factor)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 supervised._Reporter, "on_pre_optimizer_step", before_the_step, raising=False
@@ -407,8 +407,10 @@ def test_dropout_and_what_does_not_fit_are_refused_before_any_training(
     tight = LoggedConfig(max_length=12)
     with pytest.raises(ContextOverflowError, match="drop_old_turns"):
         Run(make_backbone(), tmp_path, "sft", TALKS, tight)
-    short = Run(make_backbone(), tmp_path, "sft", TALKS, replace(tight, drop_old_turns=True))
+    tight = replace(tight, drop_old_turns=True)
+    short = Run(make_backbone(), tmp_path, "sft", TALKS, tight, step_factor=0.5)
     assert short.result.counts["shortened_prompts"] > 0
+    assert short.rows[1]["learning_rate"] == pytest.approx(tight.learning_rate / 2)
     strange = [replace(FLAT[0], response=Response("w1", (3000,)))]
     with pytest.raises(BatchError):
         Run(make_backbone(), tmp_path, "awr", strange, LoggedConfig())

@@ -45,8 +45,8 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
         report(Event("progress", key, stage, done, total, dict(facts)))
 
     q, improve = plan.operators_of_round(i)
+    factor = plan.roll_back.step_factor**start.attempt
     if start.attempt:
-        factor = plan.roll_back.step_factor**start.attempt
         improve = replace(improve, learning_rate=improve.learning_rate * factor)
     settings = Settings(
         q,
@@ -55,6 +55,7 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
         plan.policy.device,
         tracking=folder / "logs" / f"{key.replace('/', '-')}-tracking",
         verdict=plan.verdict,
+        step_factor=factor,
     )
     last = folder / f"round-{i - 1}" / "update" if i else None
     workspace = FolderWorkspace(folder / key, settings, progress, last)

@@ -60,6 +60,8 @@ class Settings:
     workspace's folder. It holds wall-clock times, so a folder that is sealed is no place for it."""
     verdict: VerdictConfig = field(default_factory=VerdictConfig)
     """What is asked about an update once it is done."""
+    step_factor: float = 1.0
+    """Factor on the learning rate of a training that has one of its own."""
 
 
 class FolderWorkspace:
@@ -156,6 +158,7 @@ class FolderWorkspace:
                 record=self._table(batch.round, "improve").record,
                 progress=lambda done, total, facts: self._progress("improve", done, total, facts),
                 checkpoint_every=self.settings.improve.checkpoint_every,
+                step_factor=self.settings.step_factor,
             )
         )
         saved = save_policy(

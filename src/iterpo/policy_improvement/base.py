@@ -269,6 +269,8 @@ class Training:
     """Receives how far the work is."""
     checkpoint_every: int = 0
     """Steps between resumable checkpoints; 0: none."""
+    step_factor: float = 1.0
+    """Factor on the learning rate: below 1 where earlier updates from this policy were undone."""
 
 
 Learner = Callable[[Training], ImproveResult]

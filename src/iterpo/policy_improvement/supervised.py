@@ -77,6 +77,7 @@ class Run:
             "policy": self.training.backbone.policy.id,
             "lora": asdict(self.training.lora),
             "seed": self.training.seed,
+            "step_factor": self.training.step_factor,
             "config": asdict(self.config),
             "inputs": self.inputs,
         }
@@ -137,7 +138,7 @@ def _arguments(run: Run) -> dict[str, Any]:
         "gradient_accumulation_steps": schedule.accumulation,
         "train_sampling_strategy": "sequential",
         "max_steps": schedule.steps,
-        "learning_rate": run.config.learning_rate,
+        "learning_rate": run.config.learning_rate * training.step_factor,
         "lr_scheduler_type": "linear",
         "seed": derive(training.seed, "improve", "trainer") % 2**31,
         "bf16": dtype == torch.bfloat16,
