@@ -270,7 +270,8 @@ def test_a_batch_of_explored_conversations_only_is_unchanged_and_told(
     turns = talk(1).turns
     explored = replace(talk(1), turns=(*turns[:-1], replace(turns[-1], off_policy=True)))
     batch = RoundBatch(0, (explored,), policy)
-    found = FolderWorkspace(tmp_path, Settings(QConfig(), ONE_STEP)).verdict(policy, policy, batch)
+    other = replace(policy, base_sha256="0" * 64)  # never loaded: there is nothing to ask it
+    found = FolderWorkspace(tmp_path, Settings(QConfig(), ONE_STEP)).verdict(policy, other, batch)
     assert found is not None
     assert found.verdict == "unchanged"
     assert "without exploration" in found.why
