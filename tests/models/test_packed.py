@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
+from peft.tuners.lora.layer import Linear
 from torch import Tensor
 
 from iterpo.domain import PolicyRef
@@ -16,6 +19,7 @@ from iterpo.models.backbone import Backbone, attach_lora, load
 from iterpo.models.folded import folded
 from iterpo.models.lora import LoraSpec
 from iterpo.models.packed import packed_states
+from iterpo.models.plain_layers import plain_layers
 from iterpo.models.shared_prefix import states_behind, two_passes
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14]]
@@ -206,3 +210,41 @@ def test_folding_leaves_alone_what_it_does_not_fit(
     else:
         plain, found = both()
     assert torch.equal(plain, found)
+
+
+@pytest.mark.filterwarnings("ignore:.*lora_bias:UserWarning")  # peft, of merging
+@pytest.mark.parametrize("case", ["dora", "bias", "merged", "two", "no-memory", "plain"])
+def test_layers_that_are_more_than_one_sum_come_out_as_they_are(
+    tiny_policy: PolicyRef, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = load(tiny_policy, device="cpu")
+    model = _train(backbone, LoraSpec(r=4, alpha=8)).eval()
+    more = {"dora": {"use_dora": True}, "bias": {"lora_bias": True}}.get(case, {})
+    if more or case == "two":
+        config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, **more)
+        model.add_adapter("other", config)
+        model.base_model.set_adapter(["default", "other"] if case == "two" else "other")
+    if case == "bias":
+        for name, parameter in model.named_parameters():
+            if name.endswith("lora_B.other.bias"):
+                torch.nn.init.ones_(parameter)
+    if case == "merged":
+        model.merge_adapter()
+    if case == "no-memory":
+        monkeypatch.setattr(lora_sum, "_MOST", 0)
+    decoder, ids = _decoder(model), torch.arange(5, 45)[None]
+    found = []
+    for way in (nullcontext, plain_layers, folded):
+        with torch.no_grad(), way(*([] if way is nullcontext else [decoder])):
+            if way is plain_layers:
+                kinds = {type(m).__name__ for m in decoder.modules()}
+                assert ("_Beside" in kinds) == (case == "no-memory")
+                assert (Linear in map(type, decoder.modules())) == (
+                    case not in ("plain", "no-memory")
+                )
+            found.append(decoder(input_ids=ids, use_cache=False).last_hidden_state)
+    with torch.no_grad(), model.disable_adapter():
+        base = decoder(input_ids=ids, use_cache=False).last_hidden_state
+    assert float((found[0] - base).abs().max()) > 1e-2  # the adapter matters
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-5)

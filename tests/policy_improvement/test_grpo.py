@@ -528,11 +528,32 @@ def test_a_checkpoint_of_another_reward_is_refused_where_rewards_have_names(
         Run(make_backbone(), tmp_path, config, Named("q-2"))
 
 
-def test_the_model_comes_back_as_it_was_lent(make_backbone: MakeBackbone, tmp_path: Path) -> None:
-    run = Run(make_backbone(), tmp_path, replace(BASE, beta=0.1))
-    model = run.result.model
-    assert "forward" not in model.__dict__
-    assert "forward" not in model.get_base_model().__dict__
+def test_checkpointing_activations_changes_no_gradient(
+    make_backbone: MakeBackbone, tmp_path: Path
+) -> None:
+    """What is computed again in the backward pass must be what was computed forward."""
+    config = replace(ONE_SGD_STEP, beta=0.5)
+    plain = Run(make_backbone(), tmp_path / "plain", config)
+    start = Run(make_backbone(), tmp_path / "start", config, tied).weights()
+    again = replace(config, grpo={**config.grpo, "activation_checkpointing": True})
+    checkpointed = Run(make_backbone(), tmp_path / "checkpointed", again)
+    assert difference(plain.weights(), start) > 1e-3
+    assert difference(plain.weights(), checkpointed.weights()) < 1e-5  # fp32, order of sums
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_model_comes_back_as_it_was_lent(
+    make_backbone: MakeBackbone, tmp_path: Path, checkpointing: bool
+) -> None:
+    config = replace(BASE, beta=0.1, grpo={"activation_checkpointing": checkpointing})
+    backbone = make_backbone()
+    model = Run(backbone, tmp_path, config).result.model
+    for module in model.modules():
+        assert "forward" not in module.__dict__
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        assert not getattr(module, "gradient_checkpointing", False)
+    assert model.config._attn_implementation == "sdpa"
     assert not model.training
     assert all(p.grad is None for p in model.parameters())
     assert list(model.peft_config) == ["default"]

@@ -235,8 +235,9 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
             few = slice(0, 2 * self.num_generations)
             with torch.no_grad():
                 plain = super()._get_per_token_logps_and_entropies
-                slow, _, _ = plain(model, ids[few], mask[few], n)
-                fast, _, _ = self._shared_logps(model, ids[few], mask[few], n)
+                size = self.args.per_device_train_batch_size
+                slow, _, _ = plain(model, ids[few], mask[few], n, size)
+                fast, _, _ = self._shared_logps(model, ids[few], mask[few], n, size)
             most = logprob_tolerance(self.job.backbone.dtype)
             self._sharing_is_exact = agree(slow, fast, mask[few, -n:], most)
         return self._sharing_is_exact
@@ -387,10 +388,8 @@ def _rollout(rows: list[str], trainer: _Trainer) -> dict[str, Any]:
     job, batch = trainer.job, trainer.batch_index
     indices = planned_states(job, rows, batch)
     temperatures = candidate_temperatures(job, batch)
-    trainer.model.eval()
-    with trainer.tally.timed("sampling"), torch.no_grad():
+    with trainer.tally.timed("sampling"):
         drawn = draw_candidates(job, trainer.model, indices, batch, temperatures)
-    trainer.model.train()
     return {
         "prompt_ids": [list(job.prompts.ids[i]) for i in indices],
         "completion_ids": [list(d.token_ids) for d in drawn],

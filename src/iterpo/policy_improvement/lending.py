@@ -12,8 +12,11 @@ __all__ = ["known_warnings_off", "lent"]
 
 @contextmanager
 def lent(model: Any) -> Iterator[None]:
-    """Let a trainer patch the ``forward`` methods of a ``PeftModel``, and undo it afterwards."""
-    patched = [(m, m.__dict__.get("forward")) for m in (model.get_base_model(), model)]
+    """Undo what a trainer does to a ``PeftModel``: patches, hooks, activation checkpointing."""
+    inner = model.get_base_model()
+    patched = [(m, m.__dict__.get("forward")) for m in (inner, model)]
+    embeddings = inner.get_input_embeddings()
+    hooks = set(embeddings._forward_hooks)
     try:
         yield
     finally:
@@ -21,6 +24,9 @@ def lent(model: Any) -> Iterator[None]:
             module.__dict__.pop("forward", None)
             if forward is not None:
                 module.__dict__["forward"] = forward
+        for hook in set(embeddings._forward_hooks) - hooks:  # the trainer loses sight of some
+            del embeddings._forward_hooks[hook]
+        inner.activation_checkpointing_disable()
         model.zero_grad(set_to_none=True)
         model.eval()
 

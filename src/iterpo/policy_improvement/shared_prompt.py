@@ -21,7 +21,6 @@ from iterpo.models.shared_prefix import states_behind
 __all__ = [
     "agree",
     "can_share",
-    "precomputed",
     "response_logps",
     "response_states",
     "shared_logps",
