@@ -6,7 +6,8 @@ A conversation is some turns with states z and responses u around the policy's m
 judge sees are features of both, and the return, which both may have a share in. The new policy
 moves every response by one standard deviation (0.5 nats) in one direction. The real judge, its
 refits, the off-policy estimates and the real decision are asked about it; no model is.
-`before` is the rule that 0024 began with: any correlation above 0, the spread over states alone.
+`text_only` is a log without log-probs, where the judge alone has the whole 95%. `before` is the
+rule that 0024 began with: any correlation above 0, the spread over states alone.
 """
 
 from __future__ import annotations
@@ -153,7 +154,8 @@ def trials(world: World, size: Size, seed: int, moves: int) -> list[dict[str, An
     judge = judge_of(drawn, aside, seed)
     each = confidence_of_each(VerdictConfig().confidence, 3)
     rows = rows_of(own)
-    known = judge.correlation(rows, drawn.read(own.z, own.u), each)
+    seen, whole = drawn.read(own.z, own.u), VerdictConfig().confidence
+    known, surely = (judge.correlation(rows, seen, level) for level in (each, whole))
     some = drawn.rng.permutation(len(rows))[: size.states]
     z = own.z.reshape(-1, size.wide)[some].repeat(2, axis=0)
     states = [rows[i].state for i in some for _ in range(2)]
@@ -175,7 +177,11 @@ def trials(world: World, size: Size, seed: int, moves: int) -> list[dict[str, An
             independent=True,
         )
         alone = mean_gain(judge.q, states, read, each)
-        out.append(_told(evidence, alone.low if alone else -math.inf, world, way @ drawn.good))
+        text_only = Evidence(
+            judge_gain=judge.gain(states, read, whole), judge_correlation=surely, independent=True
+        )
+        told = _told(evidence, alone.low if alone else -math.inf, world, way @ drawn.good)
+        out.append({**told, "text_only": decide(text_only, VerdictConfig()).verdict})
     return out
 
 
@@ -196,7 +202,7 @@ def rates(world: World, size: Size, worlds: int, moves: int, first: int = 0) -> 
     """Shares of the trials; with a spread over the worlds, since one judge tells of many moves."""
     found = [trials(world, size, first + k, moves) for k in range(worlds)]
     out: dict[str, Any] = {"worlds": worlds, "trials": worlds * moves}
-    for name in ("verdict", "judge", "off_policy", "before"):
+    for name in ("verdict", "judge", "off_policy", "text_only", "before"):
         shares = [_share(trial, name, "improved") for trial in found]
         spread = float(np.std(shares, ddof=1)) / math.sqrt(worlds) if worlds > 1 else None
         out[name] = {"improved": float(np.mean(shares)), "se": spread}

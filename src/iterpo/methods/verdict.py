@@ -38,7 +38,7 @@ class VerdictConfig:
     confidence: float = 0.95
     """Coverage of all intervals together: with several sources each gets its share of the error.
     Of policies that are worth the same as before, half of the rest at most should be called
-    `improved`; decision 0024 has what was measured."""
+    `improved`; decision 0024 tells what was measured, and where it is more."""
     min_ess: float = 20.0
     """Effective sample size from which on an off-policy estimate may speak."""
     min_ess_share: float = 0.1
