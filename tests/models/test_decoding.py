@@ -14,7 +14,7 @@ import torch
 from iterpo.domain import Sampling
 from iterpo.models import attention, decoding, grouped_cache, prompt_pass
 from iterpo.models.backbone import Backbone, attach_lora
-from iterpo.models.decoding import Decoder, GroupedDecoder, PlainDecoder, is_grouped
+from iterpo.models.decoding import Decoder, GroupedDecoder, PlainDecoder, decoder_for
 from iterpo.models.generation import generate
 from iterpo.models.grouped_cache import GroupedCache
 from iterpo.models.lora import LoraSpec
@@ -93,8 +93,9 @@ def test_grouped_steps_equal_a_plain_forward_whatever_the_architecture(kind: str
     model = random_model(kind)
     backbone = holding(model)
     prompts = prompts_of([1, 8, 3, 1, 20, 2])
-    assert is_grouped(backbone)
-    found = fed(GroupedDecoder(backbone, prompts, NEW), len(prompts))
+    decoder = decoder_for(backbone, prompts, NEW)
+    assert isinstance(decoder, GroupedDecoder)
+    found = fed(decoder, len(prompts))
     assert len({len(said) for said, _ in found}) > 5  # they ended at different times
     assert worst(model, prompts, found) < 1e-4  # float32 sums in another order
     assert model.config._attn_implementation == "sdpa"
@@ -195,8 +196,7 @@ def test_a_sliding_window_takes_the_plain_decoder_which_is_exact_too() -> None:
     model = random_model("Mistral", sliding_window=8)
     backbone = holding(model)
     prompts = prompts_of([3, 1, 2])
-    assert not is_grouped(backbone)
-    decoder = decoding.decoder_for(backbone, prompts, NEW)
+    decoder = decoder_for(backbone, prompts, NEW)
     assert isinstance(decoder, PlainDecoder)
     found = fed(decoder, len(prompts))
     assert worst(model, prompts, found) < 1e-4

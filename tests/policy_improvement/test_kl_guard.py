@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from iterpo.models.backbone import attach_lora, load
 from iterpo.models.checkpoints import save_policy
 from iterpo.policy_improvement.candidates import Batch
 from iterpo.policy_improvement.kl_guard import KlGuard
-from iterpo.policy_improvement.observer import Observer, Passes
+from iterpo.policy_improvement.observer import Observer
 from policy_improvement.runs import (
     BASE,
     STATES,
@@ -77,12 +78,12 @@ def test_a_first_measurement_beyond_the_limit_gives_back_the_policy_of_the_start
     """Candidates at several temperatures may leave a batch without one that KL is measured on."""
     observe = Observer.observe
 
-    def spy(self: Observer, batch: Batch, step: int, passes: Passes) -> dict[str, float]:
+    def spy(self: Observer, batch: Batch, step: int, *rest: Any) -> dict[str, float]:
         own = batch.own
         batch.own = torch.zeros_like(own) if step == 0 else own
         with monkeypatch.context() as without:
             without.setattr(Batch, "monitors", lambda *_: {})
-            found = observe(self, batch, step, passes)
+            found = observe(self, batch, step, *rest)
         batch.own = own
         return found
 

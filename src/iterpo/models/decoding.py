@@ -22,7 +22,7 @@ from iterpo.models.padding import distinct, pad
 from iterpo.models.prompt_pass import PromptPass
 from iterpo.models.shared_prefix import cache_argument
 
-__all__ = ["Decoder", "GroupedDecoder", "PlainDecoder", "decoder_for", "is_grouped"]
+__all__ = ["Decoder", "GroupedDecoder", "PlainDecoder", "decoder_for"]
 
 _PREFILL_TOKENS = {"cpu": 1024}  # what its caches hold; elsewhere large passes are fast
 _MOST_TOKENS = 16_384
@@ -54,12 +54,6 @@ class Decoder(Protocol):
         ...
 
 
-def is_grouped(backbone: Backbone) -> bool:
-    """Whether the model can be sampled from with a ``GroupedDecoder``."""
-    adapters = getattr(backbone.model, "peft_config", {}).values()
-    return all(c.peft_type == "LORA" for c in adapters) and plain_attention(inner(backbone.model))
-
-
 def decoder_for(
     backbone: Backbone,
     prompts: Sequence[Sequence[int]],
@@ -74,7 +68,9 @@ def decoder_for(
         max_new: Most tokens that a row will add.
         pasts: What is known of each prompt (r,), or nothing.
     """
-    if is_grouped(backbone):
+    adapters = getattr(backbone.model, "peft_config", {}).values()
+    plain = all(c.peft_type == "LORA" for c in adapters)
+    if plain and plain_attention(inner(backbone.model)):
         return GroupedDecoder(backbone, prompts, max_new, pasts)
     return PlainDecoder(backbone, prompts)
 

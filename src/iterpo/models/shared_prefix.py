@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iterpo.models.attention import UnusualAttention, keeps_prompts, plain_attention
+from iterpo.models.attention import UnusualAttention, plain_attention
 from iterpo.models.backbone import Backbone, frozen, inner
 from iterpo.models.kept_states import keep
 from iterpo.models.packed import packed_states
 from iterpo.models.padding import pad
 
-__all__ = ["cache_argument", "keeps_prompts", "shared_states", "states_behind", "two_passes"]
+__all__ = ["cache_argument", "shared_states", "states_behind", "two_passes"]
 
 
 def cache_argument(module: Any) -> str:

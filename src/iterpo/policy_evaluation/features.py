@@ -10,11 +10,12 @@ from torch import Tensor
 
 from iterpo.domain import Message, Response, State
 from iterpo.errors import ContextOverflowError
+from iterpo.models.attention import keeps_prompts
 from iterpo.models.backbone import Backbone, hidden_states
 from iterpo.models.chains import Chain, TokenRow, batches, chain_rows
 from iterpo.models.chat import check_ids
 from iterpo.models.padding import PaddingSide, pad
-from iterpo.models.shared_prefix import keeps_prompts, shared_states
+from iterpo.models.shared_prefix import shared_states
 from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.candidates import candidates, portions
 
