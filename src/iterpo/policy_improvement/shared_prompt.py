@@ -21,11 +21,13 @@ from iterpo.models.shared_prefix import states_behind
 __all__ = [
     "agree",
     "can_share",
+    "precomputed",
     "response_logps",
     "response_states",
     "shared_logps",
     "token_logits",
     "token_states",
+    "vocabulary",
 ]
 
 
