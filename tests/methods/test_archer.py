@@ -97,6 +97,15 @@ def test_bad_options_are_told_with_the_plan() -> None:
         load_plan("smoke", ["method={name: archer_lc, options: {hidden: 0}}"])
 
 
+def test_what_needs_a_q_is_refused_with_methods_that_fit_none() -> None:
+    optimism = "collect.optimism={share: 0.5, candidates: 2}"
+    asked = ["rounds=2", "q.off_policy=drop", optimism, "stop_when_q_converged=0.1"]
+    load_plan("smoke", asked)
+    for name in ("archer", "archer_lc", "mt_sft"):
+        with pytest.raises(ConfigError, match=rf"(?s)stop_when.*{name}, which.*optimism: given"):
+            load_plan("smoke", [*asked, f"method.name={name}"])
+
+
 def test_an_encoder_that_can_not_be_had_is_told_before_the_run(
     encoder: str, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "preset_names",
 ]
 
+_FIT_Q = ("iterpo", "st_grpo")
 _TAKEN_BY_PARTNER = {
     "scripted": ("seed",),
     "local": ("model", "dtype", "device", "sampling"),
@@ -257,6 +258,7 @@ class Plan:
         found += [f"improve.{mistake}" for mistake in self.improve.mistakes()]
         found += self._too_few_to_split()
         found += self._unusable_pooling()
+        found += self._without_q()
         collect = self.collect
         found += unusable_exploration(
             collect.explore, collect.optimism, collect.sampling, self.q, self.rounds
@@ -303,6 +305,19 @@ class Plan:
             f"q.pool_rounds: given {self.q.pool_rounds} with collect.sampling that never says some "
             "responses, which no weight brings back; accepted: 0, or a temperature above 0 with "
             "top_p 1, top_k 0 and repetition_penalty 1"
+        ]
+
+    def _without_q(self) -> list[str]:
+        if self.method.name in _FIT_Q or self.method.name not in BUILT_IN_METHODS:
+            return []
+        needs = {
+            "stop_when_q_converged": self.stop_when_q_converged,
+            "collect.optimism": self.collect.optimism,
+        }
+        return [
+            f"{name}: given with method {self.method.name}, which fits no Q; accepted: null"
+            for name, value in needs.items()
+            if value is not None
         ]
 
     def operators_of_round(self, i: int) -> tuple[QConfig, ImproveConfig]:
