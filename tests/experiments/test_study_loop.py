@@ -180,7 +180,7 @@ def test_killed_between_two_cells_it_goes_on_and_ends_in_the_same_bytes(tmp_path
         go(STUDY, tmp_path / "s", dying, jobs=3)
     assert all(child.closed for child in dying.children), "no cell outlives the study"
     again = Starts(STUDY)
-    go(STUDY, tmp_path / "s", again, jobs=1)
+    go(STUDY, tmp_path / "s", again, jobs=2)
     for name in ("records.json", "kernels.parquet"):
         assert (tmp_path / "s" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
@@ -271,7 +271,9 @@ def test_pain_49_killed_with_sigkill_a_study_goes_on_to_the_same_records(tmp_pat
 
     def start(out: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "iterpo", "study", "smoke", "--out", str(out)]
-        command += ["--jobs", "2", "--set", "seeds=[1]"]
+        small = ["seeds=[1]", "yardsticks=[oracle]", "plan.collect.scenarios=6"]
+        small += ["plan.heldout.scenarios=2", "plan.improve.steps=1", "plan.q.epochs=1"]
+        command += ["--jobs", "2", *(part for s in small for part in ("--set", s))]
         with out.with_suffix(".txt").open("wb") as sink:
             return subprocess.Popen(command, stdout=sink, stderr=sink)
 
