@@ -64,28 +64,15 @@ def train(
     encoded = encode(training.backbone, examples, config, pairs)
     weights = class_weights([e.agreed for e in examples])
     rows = _rated(examples, encoded, pairs, reference)
-    run = Run(
-        training,
-        config,
-        plan,
-        {
-            "loss": "kto",
-            "beta": beta,
-            "reference": reference_policy,
-            "agreed": [e.agreed for e in examples],
-            "tokens": [(p, r) for p, r in zip(encoded.prompts, encoded.responses, strict=True)],
-        },
-        {
-            "examples": len(examples),
-            "agreed_examples": sum(e.agreed for e in examples),
-            "shortened_prompts": encoded.shortened,
-            # Each pair is read too, with its own response and by the policy alone.
-            "tokens": sum(
-                2 * len(row.prompt) + len(row.response) + len(row.mismatched) for row in rows
-            ),
-        },
-        [len(response) for response in encoded.responses],
-    )
+    inputs = {
+        "loss": "kto",
+        "beta": beta,
+        "reference": reference_policy,
+        "agreed": [e.agreed for e in examples],
+        "tokens": [(p, r) for p, r in zip(encoded.prompts, encoded.responses, strict=True)],
+    }
+    learned = [len(response) for response in encoded.responses]
+    run = Run(training, config, plan, inputs, _counts(examples, encoded, rows), learned)
     return fit(run, trainer(training.backbone, rows, beta, weights))
 
 
@@ -123,3 +110,14 @@ def _rated(
         )
         for i, j in pairs
     ]
+
+
+def _counts(examples: Sequence[Example], encoded: Encoded, rows: Sequence[Rated]) -> dict[str, int]:
+    # A mismatched pair is read as well, by the policy alone.
+    read = [2 * len(row.prompt) + len(row.response) + len(row.mismatched) for row in rows]
+    return {
+        "examples": len(examples),
+        "agreed_examples": sum(e.agreed for e in examples),
+        "shortened_prompts": encoded.shortened,
+        "tokens": sum(read),
+    }
