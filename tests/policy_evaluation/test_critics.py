@@ -57,6 +57,9 @@ def test_one_pass_reads_states_and_responses_of_a_conversation(backbone, talk):
     index = torch.tensor([2, 0])
     q, v = read.values(ready.critic, index)
     following = read.following(ready.critic, index)
+    prompts = [chat.prompt_ids(rows[i].following.messages) for i in index.tolist() if i != 2]
+    ahead = ready.critic.v.normalised(torch.stack([last_state(backbone, p) for p in prompts]))
+    torch.testing.assert_close(following[1:], ahead, atol=1e-4, rtol=0)
     assert q.shape == v.shape == following.shape == (2, 2)
     assert not torch.allclose(q[:, 0], q[:, 1]), "the twins begin differently"
 
@@ -116,6 +119,10 @@ def test_observation_and_action_are_encoded_separately(roberta, talk):
     ready = on_encoder(load_encoder(roberta, torch.device("cpu")), rows, seed=0)
     critic, read = ready.critic.eval(), ready.reader
     with torch.no_grad():
+        ahead = read.following(critic, torch.tensor([0, 1]))  # s' of one turn is s of the next
+        torch.testing.assert_close(
+            ahead, read.values(critic, torch.tensor([1, 2]))[1], atol=1e-5, rtol=0
+        )
         for i in range(len(rows)):
             state, action = (
                 critic.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0, 0]
