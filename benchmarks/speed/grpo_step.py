@@ -32,7 +32,8 @@ from iterpo.domain import Response, Sampling, State
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import load_policy
 from iterpo.models.lora import LoraSpec
-from iterpo.policy_improvement.base import ImproveConfig, improve
+from iterpo.policy_improvement.base import ImproveConfig
+from iterpo.policy_improvement.single_turn import improve
 
 RESULT = Path(__file__).parents[1] / "results" / "grpo-step.json"
 ROWS = 12

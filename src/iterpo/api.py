@@ -171,7 +171,7 @@ def improve(
         policy: The policy to start from, and the reference of the KL term.
         batch: Logged conversations; only their states are used.
         reward: Any callable ``(states, responses) -> scores``; None leaves a response out.
-        operator: Which single-turn method; ``grpo``.
+        operator: Which single-turn method: ``grpo``, ``rloo`` or ``ppo``.
         out: Folder of the new policy; by default a new one in the cache.
         options: Further fields of ``policy_improvement.base.ImproveConfig``.
     """

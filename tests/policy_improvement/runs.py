@@ -13,7 +13,8 @@ from safetensors.torch import save
 from iterpo.domain import Response, Sampling, State
 from iterpo.models.backbone import Backbone
 from iterpo.models.lora import LoraSpec
-from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, improve
+from iterpo.policy_improvement.base import ImproveConfig, ImproveResult
+from iterpo.policy_improvement.single_turn import improve
 from policy_improvement.tiny import state
 
 Scores = list[float | None]

@@ -11,8 +11,8 @@ import pytest
 from iterpo.domain import Sampling, State
 from iterpo.errors import ConfigError, UnknownNameError
 from iterpo.models.lora import LoraSpec
-from iterpo.policy_improvement.base import ImproveConfig, improve
-from iterpo.policy_improvement.grpo import check_grpo_fields, state_names
+from iterpo.policy_improvement.base import ImproveConfig
+from iterpo.policy_improvement.single_turn import check_grpo_fields, improve, state_names
 
 
 def test_the_defaults_are_the_recipe_that_held() -> None:
@@ -62,7 +62,7 @@ def test_an_unknown_operator_is_named() -> None:
 
 def test_settings_need_no_torch() -> None:
     code = (
-        "import sys, iterpo.policy_improvement.base, iterpo.policy_improvement.grpo;"
+        "import sys, iterpo.policy_improvement.base, iterpo.policy_improvement.single_turn;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,7 +16,7 @@ from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import save_policy
 from iterpo.models.generation import generate
 from iterpo.policy_improvement import _trl, shared_prompt
-from iterpo.policy_improvement.grpo import plan_steps, visiting_order
+from iterpo.policy_improvement.single_turn import plan_steps, visiting_order
 from policy_improvement.runs import (
     BASE,
     ONE_SGD_STEP,

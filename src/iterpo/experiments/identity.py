@@ -45,6 +45,8 @@ def identity(plan: Mapping[str, Any]) -> str:
     for section_name, key in _UNSET_AS_BEFORE:
         if values[section_name][key] in (None, {}):
             del values[section_name][key]
+    if values["improve"]["operator"] != "ppo":
+        del values["improve"]["ppo"]
     if values["policy"]["sampler"] == "local":  # all that earlier versions had
         del values["policy"]["sampler"], values["policy"]["vllm"]
     text = json.dumps(_one_spelling(values), sort_keys=True)

@@ -29,7 +29,7 @@ from iterpo.experiments.speakers import Local, Served, Speaker, check_partner, p
 from iterpo.methods import make
 from iterpo.models.backbone import check_quantization, load_chat
 from iterpo.models.engines import check_vllm, choose_sampler
-from iterpo.policy_improvement.grpo import check_grpo_fields
+from iterpo.policy_improvement.single_turn import check_grpo_fields
 
 __all__ = ["preflight"]
 

@@ -30,7 +30,7 @@ from iterpo.policy_evaluation.fit import fit_q
 from iterpo.policy_evaluation.qfunction import QFunction, stored_quantization
 from iterpo.policy_evaluation.split import log_sha256, set_aside, why_none_aside
 from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, Learner, Training
-from iterpo.policy_improvement.grpo import improve
+from iterpo.policy_improvement.single_turn import improve
 from iterpo.store import METRICS, MetricsTable
 
 __all__ = ["FolderWorkspace", "Settings", "quiet"]

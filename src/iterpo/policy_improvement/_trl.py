@@ -2,6 +2,7 @@
 
 What the subclass changes, and why:
 
+* advantages are those of the operator's ``Objective``: GRPO's own, RLOO's, or PPO's by token;
 * candidates come from ``models.generation`` with derived seeds, so the sampled ids reach the loss
   unchanged (no decoding and re-tokenising) and a restart draws the same ones;
 * a missing reward leaves its candidate out of the group *and* out of the loss and its denominator;
@@ -31,7 +32,6 @@ from trl.trainer.utils import split_tensor_dict
 from iterpo.errors import ConfigError, TrainingError
 from iterpo.models.backbone import frozen, logprob_tolerance
 from iterpo.models.kept_states import KeptStates, keeping
-from iterpo.policy_improvement.advantages import group_advantages
 from iterpo.policy_improvement.alarms import Alarms
 from iterpo.policy_improvement.base import OTHER_ENGINES, ImproveConfig, ImproveResult
 from iterpo.policy_improvement.candidates import (
@@ -43,6 +43,7 @@ from iterpo.policy_improvement.candidates import (
 from iterpo.policy_improvement.grpo_fields import field_mistakes, grpo_settings
 from iterpo.policy_improvement.job import Job, Tally
 from iterpo.policy_improvement.lending import known_warnings_off, lent
+from iterpo.policy_improvement.objectives import Scored
 from iterpo.policy_improvement.observer import Observer, Passes
 from iterpo.policy_improvement.penalties import entropy_term, kl_term
 from iterpo.policy_improvement.reporting import Reporter, batch_metrics
@@ -66,14 +67,14 @@ def check_fields(config: ImproveConfig) -> None:
         for f in fields(GRPOConfig)
         if f.init
     }
-    mistakes = field_mistakes(config.grpo, known)
+    mistakes = field_mistakes(config, known)
     if mistakes:
-        raise ConfigError("improve can't pass these on to GRPO:\n  " + "\n  ".join(mistakes))
+        raise ConfigError("improve can't pass these on to the trainer:\n  " + "\n  ".join(mistakes))
     _arguments(config, Path("unused"), 1, config.prompts_per_step, ("cpu", torch.float32))
 
 
 def train(job: Job) -> ImproveResult:
-    """Run GRPO to the planned number of steps, going on from a checkpoint if there is one.
+    """Run the trainer to the planned number of steps, going on from a checkpoint if there is one.
 
     Raises:
         ConfigError: if ``GRPOConfig`` refuses the settings.
@@ -128,6 +129,7 @@ def _arguments(
         args = GRPOConfig(**settings)
     except (ValueError, TypeError, NotImplementedError, ImportError) as error:
         raise ConfigError(f"trl.GRPOConfig refuses the settings under grpo: {error}") from error
+    args.num_generations = config.group_size  # GRPOConfig refuses 1, which PPO can use
     if args.world_size > 1:
         raise ConfigError(
             f"improve runs in one process, but {args.world_size} were launched; start one process."
@@ -136,7 +138,7 @@ def _arguments(
 
 
 class _Trainer(GRPOTrainer):  # type: ignore[misc]
-    """GRPO with our candidates, our rewards and our masks."""
+    """GRPO with our candidates, our rewards, our masks and the operator's advantages."""
 
     def __init__(self, job: Job, args: Any) -> None:
         self.job = job
@@ -182,6 +184,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         self.tally.counts.update(facts["counts"])
         self.alarms.streaks.update(facts["streaks"])
         self.observer.restore(checkpoint, facts)
+        self.job.objective.restore(checkpoint)
 
     def _tokenize_prompts(self, prompts: list[str]) -> Any:
         # Reached with TRL's own engines only: they too get the exact ids of the log.
@@ -258,7 +261,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         return logps, entropies if options.get("compute_entropy") else None, None
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        config, args = self.job.config, self.args
+        config, args, objective = self.job.config, self.args, self.job.objective
         self.beta = 0.0  # keeps the trainer from looking for a reference of its own
         out: dict[str, Any] = super()._generate_and_score_completions(inputs)
         batch, observer = self._batch, self.observer
@@ -276,22 +279,16 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         usable = rewards
         if args.mask_truncated_completions:  # out of the group and of the loss alike
             usable = rewards.masked_fill(clipped, float("nan"))
-        advantages = group_advantages(
-            usable,
-            config.group_size,
-            scale=args.scale_rewards,
-            std_floor=config.std_floor,
-            epsilon=config.std_epsilon,
-            tie_tolerance=config.tie_tolerance,
-        )
+        states = partial(observer.candidate_states, batch, self.passes)
+        advantages = objective.advantages(Scored(usable, mask, own, states))
         used = advantages.scored
         in_loss = used
         if observer.kl_weight > 0:
             in_loss = used & ~advantages.tied.repeat_interleave(config.group_size)
-        out["advantages"] = advantages.values
+        out["advantages"] = advantages.values.view(len(used), -1)  # (N, 1) or (N, T)
         if config.candidate_temperatures:
             out["on_policy"] = own
-            out["advantages"] *= observer.candidate_weights(batch, self.passes)
+            out["advantages"] *= observer.candidate_weights(batch, self.passes).unsqueeze(1)
         if not bool(in_loss.all()):
             out["tool_mask"] = in_loss.unsqueeze(1).expand_as(mask).to(mask.dtype)
         own_tokens = mask * own.unsqueeze(1)
@@ -299,9 +296,11 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
         out["kl_tokens"] = (own_tokens * in_loss.unsqueeze(1)).sum()
         # Tied groups stay in the denominator, as in TRL; unscored candidates do not.
         out["num_items_in_batch"] = (mask * used.unsqueeze(1)).sum()
+        if objective.whole_responses:
+            out["loss_scale"] = out["num_items_in_batch"] / used.sum().clamp(min=1)
         out["used_share"] = used.double().mean().clamp(min=1 / len(used))
         facts = batch_metrics(rewards[own], lengths[own], clipped[own], advantages.tied)
-        self._note({**facts, **drift})
+        self._note({**facts, **drift, **advantages.facts})
         self.tally.counts.update(
             responses=len(rewards),
             unscored=int(rewards.isnan().sum()),
@@ -363,7 +362,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
             in_loss = own * inputs.get("tool_mask", 1)
             reference = inputs["ref_per_token_logps"]
             loss = loss + weight * kl_term(logps, reference, in_loss, inputs["kl_tokens"])
-        return loss
+        return loss * inputs["loss_scale"] if "loss_scale" in inputs else loss
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -373,6 +372,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
             "streaks": dict(self.alarms.streaks),
             **self.observer.store(folder),
         }
+        self.job.objective.store(folder)
         seal_checkpoint(folder, self.job, facts)
 
 

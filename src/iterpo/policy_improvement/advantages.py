@@ -1,24 +1,14 @@
-"""Group advantages: the z-score convention of policy improvement, in one place."""
+"""Group advantages: a group's mean and deviation, by one convention in one place."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 
-__all__ = ["GroupAdvantages", "group_advantages"]
+from iterpo.policy_improvement.objectives import Advantages
 
-
-@dataclass(frozen=True, slots=True)
-class GroupAdvantages:
-    """Advantages of N = P * G candidates, G consecutive ones per prompt."""
-
-    values: torch.Tensor
-    """(N,) float32; 0 for unscored candidates and in tied groups."""
-    scored: torch.Tensor
-    """(N,) bool; False where the score is missing or not finite."""
-    tied: torch.Tensor
-    """(P,) bool; True for a group without spread, or with fewer than two scores."""
+__all__ = ["group_advantages", "leave_one_out"]
 
 
 def group_advantages(
@@ -29,7 +19,7 @@ def group_advantages(
     std_floor: float = 0.0,
     epsilon: float = 1e-4,
     tie_tolerance: float = 1e-6,
-) -> GroupAdvantages:
+) -> Advantages:
     """(r - mean) / (max(std, floor) + epsilon) within each group, unscored candidates left out.
 
     The standard deviation has ddof = 1. A missing score does not move its siblings: their
@@ -64,4 +54,21 @@ def group_advantages(
         std = (centred.square().sum(1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
         divisor = std.clamp(min=std_floor) + epsilon
     values = (centred / divisor).masked_fill(tied.unsqueeze(1), 0.0)
-    return GroupAdvantages(values.flatten().float(), scored.flatten(), tied)
+    return Advantages(values.flatten().float(), scored.flatten(), tied)
+
+
+def leave_one_out(
+    rewards: torch.Tensor, group_size: int, *, tie_tolerance: float = 1e-6
+) -> Advantages:
+    """R less the mean of the *other* scores of its group: (r - mean) n / (n - 1) with n scores.
+
+    No score is part of its own baseline, so the policy gradient is exactly unbiased, where the
+    group's own mean shrinks it by 1 - 1 / n. Arguments as for ``group_advantages``.
+
+    >>> leave_one_out(torch.tensor([1.0, 0.0, 0.0, 1.0]), 4).values
+    tensor([ 0.6667, -0.6667, -0.6667,  0.6667])
+    """
+    found = group_advantages(rewards, group_size, scale="none", tie_tolerance=tie_tolerance)
+    count = found.scored.view(-1, group_size).sum(1, keepdim=True)  # (P, 1)
+    factor = (count / (count - 1).clamp(min=1)).expand(-1, group_size).flatten()
+    return replace(found, values=found.values * factor)

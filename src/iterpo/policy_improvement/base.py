@@ -2,20 +2,20 @@
 
 Observation 3.1 of the paper: a policy that raises E[Q(s, a)] at every logged state is a better
 policy in the conversation, so improving is ordinary single-turn RL. An operator takes *any*
-``Reward`` and never learns where it comes from. Nothing here imports torch.
+``Reward`` and never learns where it comes from; ``single_turn.improve`` runs it. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
-from iterpo.domain import Reward, Sampling, State
-from iterpo.errors import UnknownNameError
+from iterpo.domain import Sampling
 from iterpo.models.lora import LoraSpec
+from iterpo.policy_improvement.ppo_options import PpoOptions
 from iterpo.policy_improvement.watch import DriftLimits
 
 if TYPE_CHECKING:
@@ -28,15 +28,18 @@ __all__ = [
     "ImproveConfig",
     "ImproveResult",
     "Learner",
-    "Operator",
     "Progress",
     "Record",
     "Training",
-    "improve",
 ]
 
-OPERATORS: dict[str, str] = {"grpo": "iterpo.policy_improvement.grpo:improve"}
-"""Name -> ``module:function``; a further operator is one file and one line here."""
+OPERATORS: dict[str, str] = {
+    "grpo": "iterpo.policy_improvement.grpo:Grpo",
+    "ppo": "iterpo.policy_improvement.ppo:Ppo",
+    "rloo": "iterpo.policy_improvement.rloo:Rloo",
+}
+"""Name -> ``module:class`` of its ``Objective``; a further operator is one file and one line
+here."""
 
 OTHER_ENGINES = ("use_vllm", "use_transformers_continuous_batching")
 """Fields of ``grpo`` that have TRL draw the candidates."""
@@ -59,7 +62,9 @@ class ImproveConfig:
     """
 
     operator: str = "grpo"
-    """Name in ``OPERATORS``."""
+    """What candidates are trained on: ``grpo``, advantages within the group in units of its
+    deviation; ``rloo``, REINFORCE with the mean of the others as baseline, in reward units;
+    ``ppo``, advantages by token from a value head, with several updates per batch."""
     lora: LoraSpec = field(default_factory=LoraSpec)
     """Adapter to train. A policy that has one is trained on from it, and must have this shape."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -67,7 +72,7 @@ class ImproveConfig:
     prompts_per_step: int = 16
     """States per optimizer step; each gets ``group_size`` candidates."""
     group_size: int = 8
-    """Candidates per state (G); at least 2."""
+    """Candidates per state (G); at least 2, with ``ppo`` at least 1."""
     epochs: int = 1
     """Passes over the states, where ``steps`` is not given."""
     steps: int | None = None
@@ -75,8 +80,9 @@ class ImproveConfig:
     learning_rate: float = 1e-5
     """Peak learning rate."""
     beta: float = 0.0
-    """Weight of the KL term to the policy that collected the batch. With ``kl_target`` it is the
-    weight at the target, where 0 means 1; without, it stays the same, and 0 switches the term off.
+    """Weight of the KL term to the policy that collected the batch, in the units of the advantages:
+    deviations of the reward, with ``rloo`` the reward itself. With ``kl_target`` it is the weight
+    at the target, where 0 means 1; without, it stays the same, and 0 switches the term off.
     With ``candidate_temperatures`` the term is the mean over the candidates at the policy's own
     one."""
     kl_target: float | None = 2.0
@@ -91,8 +97,8 @@ class ImproveConfig:
     """Share of a step's states, at least one, at whose candidates KL is measured, at two forward
     passes each. None: 1/2 where ``kl_target`` or ``kl_stop`` depend on it, else 1/8. 0: never."""
     entropy_bonus: float = 0.0
-    """Weight of the policy's entropy in the objective, in reward deviations per nat: the exact
-    entropy at each token, at the sampling temperature, mean over all tokens of the step's responses
+    """Weight of the policy's entropy in the objective, in the units of ``beta``: the exact entropy
+    at each token in nats, at the sampling temperature, mean over all tokens of the step's responses
     (those at the policy's own temperature). Tied groups count too: a policy without entropy makes
     nothing else."""
     candidate_temperatures: tuple[float, ...] = ()
@@ -101,12 +107,13 @@ class ImproveConfig:
     policy to that mixture, which keeps the gradient that of the policy at ``sampling.temperature``.
     That one must be among them: its share p bounds the ratio by 1 / p. Empty: that one alone."""
     std_floor: float = 0.05
-    """Floor under the standard deviation of a group, in reward units; keeps the noise of a
-    learned reward from being blown up to unit size."""
+    """Floor under the standard deviation that advantages are divided by, in reward units; keeps the
+    noise of a learned reward from being blown up to unit size. ``rloo`` divides by none."""
     std_epsilon: float = 1e-4
-    """Added to the standard deviation (TRL's convention)."""
+    """Added to that standard deviation (TRL's convention)."""
     tie_tolerance: float = 1e-6
-    """A group whose scores spread (max - min) no further than this counts as tied."""
+    """A group whose scores spread (max - min) no further than this counts as tied; with ``ppo`` all
+    groups are, where those of the whole batch do."""
     micro_batch: int = 32
     """Most sequences per forward pass; changes memory, never the result."""
     drop_old_turns: bool = False
@@ -124,12 +131,21 @@ class ImproveConfig:
     seed: int = 0
     """Root of every random draw of the phase."""
     grpo: Mapping[str, Any] = field(default_factory=dict)
-    """Further ``trl.GRPOConfig`` fields, passed on verbatim; unknown ones are refused."""
+    """Further fields of the trainer, ``trl.GRPOConfig``'s, passed on verbatim; unknown ones are
+    refused, and with another operator those of GRPO's own objective too."""
+    ppo: PpoOptions = field(default_factory=PpoOptions)
+    """Further settings of the operator ``ppo``; refused with the others."""
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Optimizer steps that each batch of candidates serves."""
+        if self.operator == "ppo":
+            return self.ppo.updates
+        return int(self.grpo.get("num_iterations") or 1)
 
     def mistakes(self) -> list[str]:
         """Everything wrong with these values, without importing torch; empty if all is well."""
         ranges = {
-            "group_size": (self.group_size >= 2, ">= 2 (one candidate has no advantage)"),
             "prompts_per_step": (self.prompts_per_step >= 1, ">= 1"),
             "epochs": (self.epochs >= 1, ">= 1"),
             "steps": (self.steps is None or self.steps >= 1, ">= 1 or null (one epoch)"),
@@ -156,12 +172,35 @@ class ImproveConfig:
         ]
         return [
             *found,
+            *self._operator_mistakes(),
             *self._guard_mistakes(),
             *self._sampling_mistakes(),
             *self._temperature_mistakes(),
             *self._lora_mistakes(),
             *self.drift.mistakes(),
         ]
+
+    def _operator_mistakes(self) -> list[str]:
+        if self.operator == "ppo":
+            found = [f"ppo.{mistake}" for mistake in self.ppo.mistakes()]
+            if self.group_size < 1 or self.group_size * self.prompts_per_step < 2:
+                found.append(
+                    f"group_size is {self.group_size!r} with prompts_per_step "
+                    f"{self.prompts_per_step!r}; it must be >= 1, and a step needs 2 candidates"
+                )
+            return found
+        found = []
+        if self.group_size < 2:
+            found.append(
+                f"group_size is {self.group_size!r}; it must be >= 2 (one candidate has no "
+                "advantage; with operator ppo it has one)"
+            )
+        if self.ppo != PpoOptions():
+            found.append(
+                f"ppo is {self.ppo}, which acts with operator ppo alone; this one is "
+                f"{self.operator!r}: remove it"
+            )
+        return found
 
     def _guard_mistakes(self) -> list[str]:
         found = []
@@ -209,10 +248,11 @@ class ImproveConfig:
             found.append(f"sampling.top_p is {drawn.top_p!r}; it must be in (0, 1]")
         if drawn.max_new_tokens < 1:
             found.append(f"sampling.max_new_tokens is {drawn.max_new_tokens!r}; it must be >= 1")
-        if drawn.reshaped and int(self.grpo.get("num_iterations") or 1) > 1:
+        if drawn.reshaped and self.updates_per_batch > 1:
+            name = "ppo.updates" if self.operator == "ppo" else "grpo.num_iterations"
             found.append(
-                "grpo.num_iterations > 1 reuses samples through a probability ratio, which top_p, "
-                "top_k and repetition_penalty bias; use num_iterations 1, or set sampling to "
+                f"{name} > 1 reuses samples through a probability ratio, which top_p, "
+                f"top_k and repetition_penalty bias; use {name} 1, or set sampling to "
                 "top_p 1, top_k 0, repetition_penalty 1"
             )
         return found
@@ -221,10 +261,10 @@ class ImproveConfig:
         found = []
         if self.lora.r < 1 or self.lora.alpha < 1:
             found.append(f"lora is {self.lora}; r and alpha must be >= 1")
-        if self.operator == "grpo" and self.lora.dropout != 0:
+        if self.lora.dropout != 0:
             found.append(
-                f"lora.dropout is {self.lora.dropout!r}; grpo needs 0, since dropout makes the "
-                "log-probabilities of one response differ from call to call"
+                f"lora.dropout is {self.lora.dropout!r}; {self.operator} needs 0, since dropout "
+                "makes the log-probabilities of one response differ from call to call"
             )
         return found
 
@@ -275,62 +315,3 @@ class Training:
 
 Learner = Callable[[Training], ImproveResult]
 """Trains a policy by a loss of its own, on data that it holds already."""
-
-
-class Operator(Protocol):
-    """An improvement method: optimises any reward at the given states."""
-
-    def __call__(
-        self,
-        backbone: Backbone,
-        states: Sequence[State],
-        reward: Reward,
-        config: ImproveConfig,
-        *,
-        workdir: Path,
-        record: Record | None = None,
-        progress: Progress | None = None,
-    ) -> ImproveResult:
-        """Improve the policy held by ``backbone``; see ``improve``."""
-        ...
-
-
-def improve(
-    backbone: Backbone,
-    states: Sequence[State],
-    reward: Reward,
-    config: ImproveConfig,
-    *,
-    workdir: Path,
-    record: Record | None = None,
-    progress: Progress | None = None,
-) -> ImproveResult:
-    """Improve a policy with the operator that ``config`` names (Observation 3.1).
-
-    Args:
-        backbone: The policy that collected the batch; its weights are trained in place.
-        states: Logged states to draw candidate responses at.
-        reward: Scores candidates; None or NaN leaves one out.
-        config: What to do.
-        workdir: Folder for checkpoints; a restart with equal inputs goes on from the latest.
-        record: Receives the metrics of every step.
-        progress: Receives how far the work is.
-
-    Raises:
-        UnknownNameError: if no such operator is registered.
-        ConfigError: if the settings contradict themselves; lists every mistake.
-        BatchError: if there are no states.
-        ContextOverflowError: if prompts don't fit the context and may not be shortened.
-        ResumeError: if ``workdir`` holds a checkpoint of other inputs.
-        TrainingError: if training did not do what was planned.
-    """
-    if config.operator not in OPERATORS:
-        raise UnknownNameError(
-            f"there is no improvement operator {config.operator!r}; "
-            f"choose one of {', '.join(OPERATORS)}"
-        )
-    module, _, name = OPERATORS[config.operator].partition(":")
-    operator = cast(Operator, getattr(importlib.import_module(module), name))
-    return operator(
-        backbone, states, reward, config, workdir=workdir, record=record, progress=progress
-    )

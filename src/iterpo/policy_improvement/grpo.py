@@ -1,161 +1,40 @@
-"""GRPO on any reward: sample a group at every state, push towards its better half.
-
-The batch is stated in prompts; everything that TRL wants to be told beside is derived from it.
-"""
+"""GRPO: each candidate against its group, in units of the group's deviation."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import random
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from iterpo.domain import Reward, State, derive
-from iterpo.errors import BatchError, ConfigError
-from iterpo.models.chat import check_ids
-from iterpo.policy_improvement.base import ImproveConfig, ImproveResult, Progress, Record
-from iterpo.policy_improvement.job import Job
-from iterpo.policy_improvement.prompts import Prompts, fit_prompts
+from iterpo.policy_improvement.advantages import group_advantages
+from iterpo.policy_improvement.base import ImproveConfig
+from iterpo.policy_improvement.objectives import Advantages, Scored
 
-if TYPE_CHECKING:
-    from iterpo.models.backbone import Backbone
-
-__all__ = ["check_grpo_fields", "improve", "plan_steps", "state_names", "visiting_order"]
+__all__ = ["Grpo"]
 
 
-def check_grpo_fields(config: ImproveConfig) -> None:
-    """Check what ``config.grpo`` passes on to TRL; loads TRL.
+class Grpo:
+    """The paper's operator (section 3.1); fields of ``grpo`` vary it."""
 
-    Raises:
-        ConfigError: with every field that is unknown, decided by an option of ours, or refused.
-    """
-    from iterpo.policy_improvement._trl import check_fields
+    whole_responses = False
 
-    check_fields(config)
+    def __init__(self, config: ImproveConfig) -> None:
+        self.config = config
+        given = config.grpo.get("scale_rewards", True)
+        self.scale = {True: "group", False: "none"}.get(given, given)
 
-
-def plan_steps(config: ImproveConfig, n_states: int) -> int:
-    """Optimizer steps that ``config`` asks for with so many states."""
-    if config.steps is not None:
-        return config.steps
-    per_step = min(config.prompts_per_step, n_states)
-    batches = -(-config.epochs * n_states // per_step)
-    return batches * int(config.grpo.get("num_iterations") or 1)
-
-
-def visiting_order(n_states: int, per_step: int, batches: int, seed: int) -> list[list[int]]:
-    """Which states each batch visits: passes in shuffled order, no state twice in one batch.
-
-    A batch at the end of a pass is filled up from the next pass, so every batch is full and no
-    state is left out.
-
-    >>> order = visiting_order(5, 2, 5, seed=0)
-    >>> sorted(i for batch in order[:3] for i in batch)[:3], {len(set(b)) for b in order}
-    ([0, 1, 2], {2})
-    """
-    per_step = min(per_step, n_states)
-    waiting: list[int] = []
-    passes = 0
-    out = []
-    for _ in range(batches):
-        batch: list[int] = []
-        while len(batch) < per_step:
-            fresh = next((i for i in waiting if i not in batch), None)
-            if fresh is None:
-                refill = list(range(n_states))
-                random.Random(derive(seed, "improve", "order", passes)).shuffle(refill)
-                waiting += refill
-                passes += 1
-                continue
-            waiting.remove(fresh)
-            batch.append(fresh)
-        out.append(batch)
-    return out
-
-
-def state_names(states: Sequence[State]) -> list[str]:
-    """A name for each state, no two alike, so that no two states draw the same candidates.
-
-    Within one log, conversation and t are enough; where logs with equal ids were joined, the
-    second state of a name is called ``#2``, and so on.
-    """
-    seen: Counter[str] = Counter()
-    names = []
-    for state in states:
-        name = f"{state.conversation_id}:{state.t}"
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return names
-
-
-def improve(
-    backbone: Backbone,
-    states: Sequence[State],
-    reward: Reward,
-    config: ImproveConfig,
-    *,
-    workdir: Path,
-    record: Record | None = None,
-    progress: Progress | None = None,
-) -> ImproveResult:
-    """Improve a policy by GRPO; arguments and errors as in ``policy_improvement.base.improve``.
-
-    Everything is checked before the first sample is drawn. Equal inputs give equal adapter bytes
-    on a CPU, also across an interruption where ``checkpoint_every`` is set.
-    """
-    if mistakes := config.mistakes():
-        raise ConfigError("the improvement settings can't be used:\n  " + "\n  ".join(mistakes))
-    check_grpo_fields(config)
-    if not states:
-        raise BatchError(
-            "there are no states to improve at: the batch holds no agent action. Collect "
-            "conversations in which the agent speaks, or check the filter that made the batch."
+    def advantages(self, batch: Scored) -> Advantages:
+        """Advantages (N,) of a batch."""
+        config = self.config
+        return group_advantages(
+            batch.rewards,
+            config.group_size,
+            scale=self.scale,
+            std_floor=config.std_floor,
+            epsilon=config.std_epsilon,
+            tie_tolerance=config.tie_tolerance,
         )
-    prompts = fit_prompts(
-        backbone.chat,
-        states,
-        backbone.context_length - config.sampling.max_new_tokens,
-        drop_old_turns=config.drop_old_turns,
-    )
-    from iterpo.models.backbone import attach_lora
-    from iterpo.policy_improvement._trl import train
 
-    check_ids(prompts.ids, backbone.vocabulary)
-    model = attach_lora(backbone, config.lora, derive(config.seed, "improve", "lora"))
-    steps = plan_steps(config, len(states))
-    inner = int(config.grpo.get("num_iterations") or 1)
-    job = Job(
-        backbone=backbone,
-        model=model,
-        prompts=prompts,
-        reward=reward,
-        config=config,
-        names=state_names(states),
-        order=visiting_order(len(states), config.prompts_per_step, -(-steps // inner), config.seed),
-        steps=steps,
-        workdir=workdir,
-        inputs_sha256=_fingerprint(backbone, prompts, reward, config),
-        record=record,
-        progress=progress,
-    )
-    return train(job)
+    def store(self, folder: Path) -> None:
+        """Nothing is kept from batch to batch."""
 
-
-def _fingerprint(
-    backbone: Backbone, prompts: Prompts, reward: Reward, config: ImproveConfig
-) -> str:
-    settings = asdict(config)
-    for free in ("checkpoint_every", "report_to"):  # these change no result
-        del settings[free]
-    facts = {
-        "policy": backbone.policy.id,
-        "reward": str(getattr(reward, "id", "")),  # any callable will do; a fitted Q has an id
-        "config": settings,
-        "states": [(s.conversation_id, s.t) for s in prompts.states],
-        "prompts": prompts.ids,
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+    def restore(self, folder: Path) -> None:
+        """Nothing is kept from batch to batch."""

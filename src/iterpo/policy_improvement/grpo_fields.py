@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any
 
 from iterpo.domain import derive
 from iterpo.errors import ConfigError, MissingExtraError
 from iterpo.policy_improvement.base import OTHER_ENGINES, ImproveConfig
+from iterpo.policy_improvement.ppo_options import PpoOptions
 
 __all__ = ["field_mistakes", "grpo_settings"]
 
@@ -55,20 +57,46 @@ _OURS = {
     "top_p": "sampling.top_p",
     "use_cpu": "the model's device",
 }
+_OBJECTIVE = (
+    "delta",
+    "epsilon",
+    "epsilon_high",
+    "importance_sampling_level",
+    "loss_type",
+    "num_iterations",
+    "off_policy_mask_threshold",
+    "sapo_temperature_neg",
+    "sapo_temperature_pos",
+    "scale_rewards",
+    "top_entropy_quantile",
+    "use_bias_correction_kl",
+    "vespo_k_neg",
+    "vespo_k_pos",
+    "vespo_lambda_neg",
+    "vespo_lambda_pos",
+)
+"""What varies GRPO's own objective; another operator has one of its own."""
+_PPO = tuple(f"ppo.{f.name}" for f in fields(PpoOptions))
 _ENGINE_ONLY = ("cache_implementation", "generation_kwargs", "min_p")
 
 
-def field_mistakes(given: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+def field_mistakes(config: ImproveConfig, known: Mapping[str, Any]) -> list[str]:
     """Every mistake in further ``GRPOConfig`` fields.
 
     Args:
-        given: Fields of the plan.
+        config: Its ``grpo`` has the fields of the plan.
         known: Fields of ``GRPOConfig`` with their defaults.
     """
-    found = []
+    found, given = [], config.grpo
     for name, value in given.items():
         if name in _OURS:
             found.append(f"grpo.{name} is decided by {_OURS[name]}; remove it from grpo")
+        elif name in _OBJECTIVE and config.operator != "grpo":
+            instead = f" ({', '.join(_PPO)} vary that of ppo)" if config.operator == "ppo" else ""
+            found.append(
+                f"grpo.{name} varies GRPO's own objective, and the operator is "
+                f"{config.operator!r}{instead}; remove it from grpo"
+            )
         elif name not in known:
             close = difflib.get_close_matches(name, [k for k in known if k not in _OURS], n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -99,7 +127,7 @@ def grpo_settings(
     sequences = per_step * config.group_size
     # The largest equal split, since TRL wants equal micro-batches.
     micro = max(m for m in range(1, config.micro_batch + 1) if sequences % m == 0)
-    inner = int(config.grpo.get("num_iterations") or 1)
+    inner = config.updates_per_batch
     every = -(-config.checkpoint_every // inner) * inner  # samples of a batch are not stored
     if config.grpo.get("loss_type") == "bnpo" and micro < sequences:
         raise ConfigError(
@@ -110,9 +138,11 @@ def grpo_settings(
     return {
         **_no_activation_checkpointing(config.grpo, known),
         **config.grpo,
+        **_of_the_operator(config),
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": sequences // micro,
-        "num_generations": config.group_size,
+        # A lone candidate is for PPO alone, and the trainer is told behind the check of these.
+        "num_generations": config.group_size if config.group_size > 1 else sequences,
         "max_steps": steps,
         "learning_rate": config.learning_rate,
         # The reference is ours, so the trainer must not set up one; see _trl.
@@ -133,6 +163,16 @@ def grpo_settings(
         "save_strategy": "steps" if every else "no",
         "save_steps": every or 500,
     }
+
+
+def _of_the_operator(config: ImproveConfig) -> dict[str, Any]:
+    """Fields that another operator than GRPO decides: a mean over all tokens of a step."""
+    if config.operator == "grpo":
+        return {}
+    found: dict[str, Any] = {"loss_type": "dapo"}
+    if config.operator == "ppo":
+        found |= {"num_iterations": config.ppo.updates, "epsilon": config.ppo.clip}
+    return found
 
 
 def _no_activation_checkpointing(

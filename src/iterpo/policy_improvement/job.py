@@ -16,6 +16,7 @@ from iterpo.policy_improvement.prompts import Prompts
 
 if TYPE_CHECKING:
     from iterpo.models.backbone import Backbone
+    from iterpo.policy_improvement.objectives import Objective
 
 __all__ = ["Job", "Tally"]
 
@@ -32,6 +33,8 @@ class Job:
     """States and their token ids."""
     reward: Reward
     """Scores candidates."""
+    objective: Objective
+    """What the operator makes of the rewards."""
     config: ImproveConfig
     """Checked settings."""
     names: Sequence[str]

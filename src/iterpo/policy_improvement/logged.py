@@ -16,7 +16,7 @@ from iterpo.domain import Conversation, Ending, Response, State, decisions
 from iterpo.domain.rules import refuse
 from iterpo.errors import BatchError, UnknownNameError
 from iterpo.policy_improvement.base import ImproveResult, Learner, Training
-from iterpo.policy_improvement.grpo import visiting_order
+from iterpo.policy_improvement.single_turn import visiting_order
 
 __all__ = [
     "LEARNERS",

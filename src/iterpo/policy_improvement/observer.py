@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from iterpo.models.generation import evaluating
 from iterpo.models.kept_states import KeptStates
 from iterpo.policy_improvement.candidates import Batch, draw_candidates
 from iterpo.policy_improvement.drift import (
@@ -94,6 +95,19 @@ class Observer:
         if config.kl_target is not None:
             found["beta"] = self.kl_weight
         return found
+
+    def candidate_states(self, batch: Batch, passes: Passes) -> torch.Tensor:
+        """Hidden states (n, d) of the policy before each token of the candidates, row by row."""
+        everyone = batch.padded(self.job, range(len(batch.indices)))
+        n = everyone.length
+        shared = passes.shares(everyone.ids, everyone.mask, n)
+        with evaluating(passes.model), passes.autocast():
+            return torch.cat(
+                [
+                    token_states(passes.model, part.ids, part.mask, n, shared=shared)
+                    for part in everyone.chunks(self.job.config.micro_batch)
+                ]
+            )
 
     def candidate_weights(self, batch: Batch, passes: Passes) -> torch.Tensor:
         """Ratio (N,) of the policy to the mixture of temperatures that drew the candidates."""
