@@ -18,7 +18,7 @@ from torch import Tensor
 from iterpo.models.attention import attending, check_plain
 from iterpo.models.folded import folded
 
-__all__ = ["packed_states"]
+__all__ = ["packed_attention", "packed_states"]
 
 _AT_ONCE = {"cpu": 256}  # response tokens, where small blocks are no slower
 _MOST = 2048

@@ -27,7 +27,7 @@ from iterpo.models.attention import (
 from iterpo.models.kept_turns import Past
 from iterpo.models.padding import pad
 
-__all__ = ["PromptPass"]
+__all__ = ["PromptPass", "prompt_attention"]
 
 _KNOWN = {"attention_mask", "position_ids", "position_embeddings"}
 _QUERIES = 96  # at a time; what comes behind the last of them is left out
