@@ -372,8 +372,8 @@ def test_pain_37_one_response_per_state_is_enough_for_ppo(
 
 
 def learning(operator: str) -> ImproveConfig:
-    updates = PpoOptions(updates=2) if operator == "ppo" else PpoOptions()
-    return replace(BASE, operator=operator, steps=20, group_size=8, learning_rate=3e-2, ppo=updates)
+    config = replace(BASE, operator=operator, steps=8, group_size=8, learning_rate=3e-2)
+    return replace(config, steps=20, ppo=PpoOptions(updates=2)) if operator == "ppo" else config
 
 
 @pytest.mark.parametrize("operator", OTHERS)
@@ -381,9 +381,10 @@ def test_a_rewarded_token_becomes_more_probable(
     make_backbone: MakeBackbone, tmp_path: Path, operator: str
 ) -> None:
     run = Run(make_backbone(), tmp_path, learning(operator), share_of_w7)
-    assert run.rows[20]["reward"] > run.rows[1]["reward"] + 0.3
+    assert run.rows[max(run.rows)]["reward"] > run.rows[1]["reward"] + 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", OTHERS)
 def test_a_reward_without_meaning_teaches_nothing(
     make_backbone: MakeBackbone, tmp_path: Path, operator: str
@@ -408,6 +409,7 @@ def test_pain_49_an_interrupted_run_ends_with_the_same_bytes(
         BASE,
         operator=operator,
         steps=6,
+        prompts_per_step=2,
         kl_target=0.5,
         entropy_bonus=0.01,
         candidate_temperatures=(1.0, 1.5),
