@@ -34,10 +34,10 @@ demo: $(READY) ## two rounds of IterPO with the embedded model on Ultimatum
 	@$(BIN)/iterpo demo
 
 test: $(READY) ## the tests, without the slow ones
-	@$(BIN)/python -m pytest -q -m "not slow and not gpu"
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu"
 
 test-all: $(READY) ## all tests, the slow ones too
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 check: $(READY) ## formatting, lint, types, import contracts
 	@$(BIN)/ruff format --check .
