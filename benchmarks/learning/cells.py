@@ -85,8 +85,12 @@ def play_here(plan: Plan, folder: Path) -> None:
     )
 
 
-def launch(script: str, cell: Cell, options: argparse.Namespace, more: Iterable[str] = ()) -> None:
-    """Play a cell, or go on with it, by the ``--cell`` of a script; its log lies beside it."""
+def launch(script: str, cell: Cell, options: argparse.Namespace, more: Iterable[str] = ()) -> bool:
+    """Play a cell, or go on with it, by the ``--cell`` of a script; its log lies beside it.
+
+    Returns:
+        Whether it came to its end.
+    """
     command = [sys.executable, script, "--cell", *map(str, cell), "--out", str(options.out), *more]
     for setting in options.extra:
         command += ["--set", setting]
@@ -95,6 +99,7 @@ def launch(script: str, cell: Cell, options: argparse.Namespace, more: Iterable[
     with log.open("ab") as sink:
         code = subprocess.run(command, stdout=sink, stderr=sink, check=False).returncode
     print("finished" if code == 0 else f"FAILED ({code}, see {log})", *cell, flush=True)
+    return code == 0
 
 
 def machine(cores_a_run: str) -> str:

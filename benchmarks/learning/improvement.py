@@ -121,12 +121,16 @@ def main() -> None:
         for cell in cells:  # here, while the cells run in processes of their own
             if cell[1] in YARDSTICKS and cell not in played:
                 played[cell] = yardstick_rows(planned(cell), cell)
-        for _ in done:
+        failed = 0
+        for succeeded in done:
+            failed += not succeeded
             write()
     write()
     records = json.loads(options.results.read_text())["records"]
     print(summarise(records))
     print(report(records))
+    if failed:
+        raise SystemExit(f"{failed} cells failed; the same command goes on with them")
 
 
 if __name__ == "__main__":

@@ -167,9 +167,13 @@ def main() -> None:
     write(cells, played, options)
     with ThreadPoolExecutor(options.jobs) as pool:
         runs = [c for c in cells if c[1] in ARMS]
-        for _ in pool.map(lambda cell: launch(__file__, cell, options, more), runs):
+        failed = 0
+        for succeeded in pool.map(lambda cell: launch(__file__, cell, options, more), runs):
+            failed += not succeeded
             write(cells, played, options)
     print(summarise(json.loads(options.results.read_text())["records"]))
+    if failed:
+        raise SystemExit(f"{failed} cells failed; the same command goes on with them")
 
 
 if __name__ == "__main__":
