@@ -21,7 +21,7 @@ from iterpo.policy_evaluation.critics import (
 )
 from iterpo.policy_evaluation.iql import fit
 from iterpo.policy_evaluation.iql_config import IqlConfig
-from iterpo.policy_evaluation.replay import transitions
+from iterpo.policy_evaluation.transitions import transitions
 from iterpo.testing.tiny_encoder import tiny_encoder
 
 PLAIN = HeadShape(hidden=8, dropout=0.0, pooling="final", standardise=False)
@@ -49,7 +49,7 @@ def test_one_pass_reads_states_and_responses_of_a_conversation(backbone, talk):
     for i, row in enumerate(rows):
         prompt = chat.prompt_ids(row.state.messages)
         said = [*prompt, *chat.response_token_ids(row.response)]
-        then = prompt if row.following is None else chat.prompt_ids(row.following.messages)
+        then = prompt if row.following is None else chat.prompt_ids(row.following.state.messages)
         close = {"atol": 1e-5, "rtol": 0.0}
         torch.testing.assert_close(read.actions[i], last_state(backbone, said), **close)
         torch.testing.assert_close(read.states[read.now[i]], last_state(backbone, prompt), **close)
@@ -57,7 +57,7 @@ def test_one_pass_reads_states_and_responses_of_a_conversation(backbone, talk):
     index = torch.tensor([2, 0])
     q, v = read.values(ready.critic, index)
     following = read.following(ready.critic, index)
-    prompts = [chat.prompt_ids(rows[i].following.messages) for i in index.tolist() if i != 2]
+    prompts = [chat.prompt_ids(rows[i].following.state.messages) for i in index.tolist() if i != 2]
     ahead = ready.critic.v.normalised(torch.stack([last_state(backbone, p) for p in prompts]))
     torch.testing.assert_close(following[1:], ahead, atol=1e-4, rtol=0)
     assert q.shape == v.shape == following.shape == (2, 2)

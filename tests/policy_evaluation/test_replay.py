@@ -10,7 +10,8 @@ import pytest
 
 from iterpo.domain import Conversation, DiscountUnit, Ending, Outcome, decisions
 from iterpo.errors import BatchError
-from iterpo.policy_evaluation.replay import Transition, replay, transitions
+from iterpo.policy_evaluation.replay import replay
+from iterpo.policy_evaluation.transitions import Transition, transitions
 
 Talk = Callable[..., Conversation]
 
@@ -35,7 +36,10 @@ def test_backing_up_rewards_gives_the_returns(talk: Talk, unit: DiscountUnit) ->
         returns.append(ahead)
     wanted = [d.ret for d in decisions(conversation, 0.9, unit)]
     assert returns[::-1] == pytest.approx(wanted)
-    assert [row.following for row in rows] == [*(row.state for row in rows[1:]), None]
+    assert [row.following and row.following.state for row in rows] == [
+        *(row.state for row in rows[1:]),
+        None,
+    ]
 
 
 def test_a_failed_conversation_has_none(talk: Talk) -> None:

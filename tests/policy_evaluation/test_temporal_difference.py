@@ -35,7 +35,8 @@ from iterpo.policy_evaluation.continuation import own_targets
 from iterpo.policy_evaluation.earlier import EarlierRound, log_weights
 from iterpo.policy_evaluation.features import Extracted
 from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
-from iterpo.policy_evaluation.temporal_difference import Ahead, Pairs, iterate, transitions
+from iterpo.policy_evaluation.temporal_difference import Ahead, Pairs, iterate
+from iterpo.policy_evaluation.transitions import transitions
 
 LONGEST = 3
 PLAIN = {0: 0.25, 1: 0.75}
@@ -349,10 +350,10 @@ def test_own_targets_are_enumerated_samples_of_q(estimator) -> None:
             said = key(row.state, row.response)
             if estimator == "monte_carlo":
                 target = row.ret
-            elif step.ahead is None:
+            elif step.following is None:
                 target = step.reward
             elif estimator == "sarsa":
-                target = step.discount * exact_q[key(step.ahead.state, step.ahead.response)]
+                target = step.discount * exact_q[key(step.following.state, step.following.response)]
             else:
                 target = step.discount * sum(p * exact_q[*said, a] for a, p in PLAIN.items())
             sums[said].append(target)

@@ -20,8 +20,9 @@ from iterpo.domain.rules import Rule
 from iterpo.errors import BatchError
 from iterpo.methods.base import RoundBatch, Workspace
 from iterpo.policy_evaluation.iql_config import IqlConfig
-from iterpo.policy_evaluation.replay import Transition, replay
+from iterpo.policy_evaluation.replay import replay
 from iterpo.policy_evaluation.split import unrelated
+from iterpo.policy_evaluation.transitions import Transition
 from iterpo.policy_improvement.logged import Example, LoggedConfig, learner
 from iterpo.policy_improvement.weights import advantage_weights
 from iterpo.store import METRICS, MetricsTable

@@ -12,7 +12,7 @@ from iterpo.methods.actor_critic import OPTION_RULES, ActorCritic, Explored, act
 from iterpo.methods.base import RoundBatch, Workspace
 from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.iql_config import IqlConfig
-from iterpo.policy_evaluation.replay import Transition
+from iterpo.policy_evaluation.transitions import Transition
 from iterpo.policy_improvement.logged import LoggedConfig
 
 if TYPE_CHECKING:

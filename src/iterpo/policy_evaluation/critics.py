@@ -24,7 +24,7 @@ from iterpo.policy_evaluation.features import extract_rows
 from iterpo.policy_evaluation.iql import Backups, Reader
 from iterpo.policy_evaluation.qfunction import ValueHead
 from iterpo.policy_evaluation.regression import seeded
-from iterpo.policy_evaluation.replay import Transition
+from iterpo.policy_evaluation.transitions import Transition
 
 __all__ = [
     "EncoderCritic",
@@ -286,7 +286,7 @@ def _states(rows: Sequence[Transition]) -> tuple[list[State], Tensor, Tensor]:
     place: dict[State, int] = {}
     now = [place.setdefault(row.state, len(place)) for row in rows]
     then = [
-        here if row.following is None else place.setdefault(row.following, len(place))
+        here if row.following is None else place.setdefault(row.following.state, len(place))
         for here, row in zip(now, rows, strict=True)
     ]
     return list(place), torch.tensor(now), torch.tensor(then)

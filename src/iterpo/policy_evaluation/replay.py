@@ -8,64 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from iterpo.domain import (
-    Conversation,
-    DiscountUnit,
-    Response,
-    State,
-    action_indices,
-    decisions,
-    derive,
-)
+from iterpo.domain import Conversation, DiscountUnit, derive
 from iterpo.errors import BatchError
+from iterpo.policy_evaluation.transitions import Transition, transitions
 
-__all__ = ["Transition", "replay", "transitions"]
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One agent action and what followed it."""
-
-    state: State
-    """s_t."""
-    response: Response
-    """a_t."""
-    reward: float
-    """r_t: 0 but for the last action, whose reward is discounted to it as in ``decisions``."""
-    discount: float
-    """What the value of ``following`` is worth at t: one or more powers of gamma."""
-    following: State | None
-    """s_{t+1}; None: the conversation ended (done)."""
-    explored: bool
-    """Whether the action was drawn under exploration."""
-
-
-def transitions(
-    conversation: Conversation, gamma: float, unit: DiscountUnit = "agent_turn"
-) -> tuple[Transition, ...]:
-    """The transitions of a conversation; none where no reward exists.
-
-    Rewards and discounts are such that summing them up gives the returns of ``decisions``.
-    """
-    rows = decisions(conversation, gamma, unit)
-    places = action_indices(conversation.turns)
-    out = []
-    for t, row in enumerate(rows):
-        last = t == len(rows) - 1
-        apart = 1 if last or unit == "agent_turn" else places[t + 1] - places[t]
-        out.append(
-            Transition(
-                row.state,
-                row.response,
-                row.ret if last else 0.0,
-                gamma**apart,
-                None if last else rows[t + 1].state,
-                row.turn.off_policy,
-            )
-        )
-    return tuple(out)
+__all__ = ["replay"]
 
 
 def replay(

@@ -22,65 +22,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from iterpo.domain import (
-    Conversation,
-    Decision,
-    DiscountUnit,
-    Response,
-    State,
-    action_indices,
-    decisions,
-)
+from iterpo.domain import Conversation, Decision, Response, State
 from iterpo.errors import BatchError, ConfigError
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.qfunction import ValueHead
 from iterpo.policy_evaluation.regression import regress
+from iterpo.policy_evaluation.transitions import Transition, transitions
 
 __all__ = [
     "Ahead",
     "Pairs",
     "Respond",
-    "Transition",
     "check_respond",
     "iterate",
     "pairs_ahead",
-    "transitions",
 ]
 
 Respond = Callable[[Sequence[State]], Sequence[Sequence[Response]]]
 """What the policy says at each state, drawn as it was deployed; states may be left without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """What follows an action."""
-
-    reward: float
-    """r_t, discounted from action t to where it is paid: 0 before the last action."""
-    discount: float
-    """gamma to the time until the next action; 0 after the last one."""
-    ahead: Decision | None
-    """The next action with its state; None after the last one."""
-
-
-def transitions(
-    conversation: Conversation, gamma: float, unit: DiscountUnit
-) -> tuple[Transition, ...]:
-    """One for each row of ``domain.decisions``: G_t = reward + discount * G_{t+1}."""
-    rows = decisions(conversation, gamma, unit)
-    if not rows:
-        return ()
-    gaps = [
-        1 if unit == "agent_turn" else n - m
-        for m, n in pairwise(action_indices(conversation.turns))
-    ]
-    going_on = [Transition(0.0, gamma**k, row) for k, row in zip(gaps, rows[1:], strict=True)]
-    return (*going_on, Transition(rows[-1].ret, 0.0, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +87,7 @@ def pairs_ahead(
         if id(c) not in found:
             found[id(c)] = transitions(c, config.gamma, config.discount_unit)
         steps.append(found[id(c)][row.state.t - 1])
-    following = [(i, step.ahead) for i, step in enumerate(steps) if step.ahead is not None]
+    following = [(i, step.following) for i, step in enumerate(steps) if step.following is not None]
     if config.estimator == "sarsa" or respond is None:
         said: Sequence[Sequence[Response]] = [[ahead.response] for _, ahead in following]
     else:

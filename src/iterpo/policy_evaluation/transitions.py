@@ -1,0 +1,57 @@
+"""Transitions (s_t, a_t, r_t, s_{t+1}): what followed each agent action of a conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from iterpo.domain import (
+    Conversation,
+    Decision,
+    DiscountUnit,
+    Response,
+    State,
+    action_indices,
+    decisions,
+)
+
+__all__ = ["Transition", "transitions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One agent action and what followed it."""
+
+    state: State
+    """s_t."""
+    response: Response
+    """a_t."""
+    reward: float
+    """r_t: 0 but for the last action, whose reward is discounted to it as in ``decisions``."""
+    discount: float
+    """gamma to the time until the next action; 0 after the last one."""
+    following: Decision | None
+    """The next action with its state s_{t+1}; None: the conversation ended."""
+    explored: bool
+    """Whether the action was drawn under exploration."""
+
+
+def transitions(
+    conversation: Conversation, gamma: float, unit: DiscountUnit = "agent_turn"
+) -> tuple[Transition, ...]:
+    """One for each row of ``domain.decisions``: G_t = reward + discount * G_{t+1}."""
+    rows = decisions(conversation, gamma, unit)
+    places = action_indices(conversation.turns)
+    gaps = [1 if unit == "agent_turn" else n - m for m, n in pairwise(places)]
+    ahead = [*zip(gaps, rows[1:], strict=True), None] if rows else []
+    return tuple(
+        Transition(
+            row.state,
+            row.response,
+            row.ret if then is None else 0.0,
+            0.0 if then is None else gamma ** then[0],
+            None if then is None else then[1],
+            row.turn.off_policy,
+        )
+        for row, then in zip(rows, ahead, strict=True)
+    )
