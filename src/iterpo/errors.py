@@ -73,11 +73,16 @@ _TRAINING_STACK = {
     *("torch", "transformers", "trl", "peft", "datasets", "accelerate", "safetensors", "gguf"),
     "pyarrow",
 }
+_DRAWING = {"jinja2", "markupsafe", "matplotlib"}
 
 
 def missing_extra(error: ImportError, what: str) -> MissingExtraError | None:
-    """What to say where ``what`` needs the training stack; None if another module is missing."""
+    """What to say where ``what`` needs an optional package; None if another module is missing."""
     name = str(error.name or "").partition(".")[0]
+    if name in _DRAWING:
+        return MissingExtraError(
+            f"{what} needs {name}, which is not installed: pip install 'iterpo[report]'"
+        )
     if name not in _TRAINING_STACK:
         return None
     return MissingExtraError(

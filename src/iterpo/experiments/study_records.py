@@ -21,7 +21,16 @@ from iterpo.experiments.study import BASE, Cell, Study
 from iterpo.experiments.study_cell import STUDY
 from iterpo.measure.crossed import Scores
 
-__all__ = ["KERNELS", "Gathered", "StudyFacts", "read_study"]
+__all__ = [
+    "KERNELS",
+    "Gathered",
+    "StudyFacts",
+    "as_base",
+    "package_versions",
+    "read_study",
+    "with_base",
+    "without_places",
+]
 
 KERNELS = "kernels.parquet"
 """Means by kernel: ``game method seed round split kernel n`` and the measures."""
@@ -60,18 +69,18 @@ class Gathered:
         records = [row for told in ended for row in told["records"]]
         kernels = [row for told in ended for row in told["kernels"]]
         against = self.study.against
-        kernels += _as_base(kernels, against)
+        kernels += as_base(kernels, against)
         _write_kernels(self.folder / KERNELS, kernels)
         meta = {
-            "study": _without_places(dump(self.study)),
+            "study": without_places(dump(self.study)),
             "reference": against,
-            "versions": _versions(),
+            "versions": package_versions(),
             "plan_hash": _hash(self.plans),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, {self.jobs} cells at once",
             "unfinished": [str(cell) for cell in self.plans if cell not in self.found],
             "failed": {str(cell): why for cell, why in failed.items()},
         }
-        told = {"meta": meta, "records": _with_base(records, against)}
+        told = {"meta": meta, "records": with_base(records, against)}
         write_atomic(self.folder / RECORDS, json.dumps(told, indent=1, allow_nan=False) + "\n")
 
 
@@ -148,20 +157,20 @@ def read_study(folder: Path) -> StudyFacts:
     return StudyFacts(folder, meta, records, kernels)
 
 
-def _as_base(rows: Sequence[Mapping[str, Any]], against: str) -> Iterator[dict[str, Any]]:
+def as_base(rows: Sequence[Mapping[str, Any]], against: str) -> Iterator[dict[str, Any]]:
     """Round 0 of the reference, under the name of pi_0."""
     yield from (
         {**row, "method": BASE} for row in rows if row["method"] == against and row["round"] == 0
     )
 
 
-def _with_base(records: Rows, against: str) -> Rows:
+def with_base(records: Rows, against: str) -> Rows:
     """Adds ``base``, and to each row the gain and the share of the regret that it closes.
 
     Both count from round 0 of the same method and seed, since a method may sample otherwise and so
     start elsewhere; fixed agents are compared with ``base``.
     """
-    rows = [*records, *({**row, "selected": True} for row in _as_base(records, against))]
+    rows = [*records, *({**row, "selected": True} for row in as_base(records, against))]
     for row in rows:
         if row["method"] == BASE:
             row |= dict.fromkeys(("steps", "candidates", "candidate_tokens"))
@@ -206,14 +215,15 @@ def _hash(plans: Mapping[Cell, Plan]) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
-def _without_places(value: Any) -> Any:
+def without_places(value: Any) -> Any:
     """Where the data sets lie on this machine is nobody else's matter."""
     if isinstance(value, Mapping):
-        return {k: _without_places(v) for k, v in value.items() if k != "data_dir"}
+        return {k: without_places(v) for k, v in value.items() if k != "data_dir"}
     return value
 
 
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Installed versions of all packages that have a say in the numbers."""
     found = {}
     for name in _PACKAGES:
         try:

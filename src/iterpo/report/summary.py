@@ -1,0 +1,115 @@
+"""The summary: what was compared and what came out, in two sentences with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from iterpo.experiments.comparison import Contrast
+from iterpo.experiments.study import BASE
+from iterpo.report.estimates import learners
+from iterpo.report.findings import against
+from iterpo.report.sources import ALL_KERNELS, Material
+from iterpo.report.tables import shown
+
+__all__ = ["compared", "outcome"]
+
+_SURE = 0.05
+
+
+def compared(material: Material) -> str:
+    """Who was compared, on what, and how often."""
+    facts = material.facts
+    methods = learners(facts)
+    rows = [r for r in facts.records if r["method"] in methods]
+    seeds = sorted({r["seed"] for r in rows})
+    rounds = max((r["round"] for r in rows), default=0)
+    kernels = {
+        (k["game"], k["kernel"])
+        for k in facts.kernels
+        if k["split"] == "heldout" and k["kernel"] != ALL_KERNELS
+    }
+    games = facts.games
+    parts = [
+        f"{_listed(methods)} played {_counted(len(games), 'game')} ({_listed(games)})",
+        f"with {_counted(len(seeds), 'seed')} and {_counted(rounds, 'update')} each",
+    ]
+    if kernels:
+        parts.append(f"measured on {_counted(len(kernels), 'held-out kernel')}")
+    return ", ".join(parts) + "."
+
+
+def outcome(material: Material) -> str:
+    """What the reference gained over pi_0, and how the other methods differ from it."""
+    reference = material.facts.meta["reference"]
+    gains = [
+        c for g in material.facts.games for c in against(material, g, BASE) if c.method == reference
+    ]
+    told = [_gains(reference, gains)] if gains else []
+    others: dict[str, list[Contrast]] = {}
+    for game in material.facts.games:
+        for c in against(material, game, reference):
+            if c.method in learners(material.facts):
+                others.setdefault(c.method, []).append(c)
+    told += [_versus(reference, name, found) for name, found in others.items()]
+    return " ".join(told) or (
+        "No method has an ended run whose held-out return can be set beside that of pi_0, so there "
+        "is no result yet."
+    )
+
+
+def _gains(reference: str, found: Sequence[Contrast]) -> str:
+    told = [c for c in found if math.isfinite(c.found.difference.low)]
+    sure = [c for c in told if c.found.difference.low > 0]
+    worse = [c for c in told if c.found.difference.high < 0]
+    least, most = (f(found, key=lambda c: c.found.difference.mean) for f in (min, max))
+    spread = _one(least) if len(found) == 1 else f"from {_one(least)} to {_one(most)}"
+    text = f"On held-out kernels the gain of {reference} over pi_0 is {spread}"
+    if not told:
+        return text + "; a single run on kernels that are not told apart shows no interval."
+    if len(found) == 1:
+        held = "so it did better" if sure else "so it did worse" if worse else "which includes 0"
+        return f"{text}, {held}. The interval is at 95%, for new {_overs(found)}."
+    text += f"; the interval lies above 0 in {len(sure)} of {_counted(len(found), 'game')}"
+    text += f" and below 0 in {len(worse)}" if worse else ""
+    return f"{text}. Intervals are at 95%, for new {_overs(found)}."
+
+
+def _overs(found: Sequence[Contrast]) -> str:
+    return _listed(sorted({c.found.over for c in found if c.found.over != "nothing"}))
+
+
+def _one(c: Contrast) -> str:
+    d = c.found.difference
+    known = math.isfinite(d.low)
+    told = shown(d, "difference") if known else shown(d.mean, "signed")
+    return f"{told} ({c.game})"
+
+
+def _versus(reference: str, name: str, found: Sequence[Contrast]) -> str:
+    decided = [c for c in found if c.p_holm is not None and c.p_holm < _SURE]
+    better = [c.game for c in decided if c.found.difference.mean > 0]
+    worse = [c.game for c in decided if c.found.difference.mean < 0]
+    parts = []
+    if worse:
+        parts.append(f"significantly below it in {_listed(worse)}")
+    if better:
+        parts.append(f"significantly above it in {_listed(better)}")
+    rest = len(found) - len(decided)
+    if rest:
+        parts.append(f"not significantly different in {_counted(rest, 'game')}")
+    only = f", by {_one(found[0])}" if len(found) == 1 else ""
+    return f"Beside {reference}, {name} is {_listed(parts)} (Holm){only}."
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """In words.
+
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
