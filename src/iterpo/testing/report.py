@@ -1,4 +1,4 @@
-"""What checking an environment showed: what was tried, what could not be, and what is wrong."""
+"""What checking a plug-in showed: what was tried, what could not be, and what is wrong."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ _SHOWN = 240
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of ``check_environment``; printed, it is a page for people."""
+    """Result of a check; printed, it is a page for people."""
 
-    environment: str
-    """Name of the environment."""
+    name: str
+    """Name of what was checked."""
+    kind: str
+    """What it is: ``an environment`` or ``a method``."""
     checked: Mapping[str, int]
     """Cases tried by property."""
     unchecked: Mapping[str, str]
     """Why a property, or a part of it, was not tried, and what to do."""
     endings: Mapping[str, int]
-    """How the plays ended, by ``Ending``."""
+    """How an environment's plays ended, by ``Ending``."""
+    remarks: tuple[str, ...]
+    """What was measured, for people."""
     violations: Mapping[str, str]
     """First counter-example by broken rule, named ``property: what must hold``; empty if none."""
 
@@ -37,12 +41,15 @@ class Report:
     def __str__(self) -> str:
         """The report as text."""
         head = "keeps" if self.ok else "breaks"
-        lines = [f"{self.environment} {head} what an environment promises"]
+        lines = [f"{self.name} {head} what {self.kind} promises"]
         lines += [f"  WRONG {name}\n        {example}" for name, example in self.violations.items()]
         lines += [f"  not checked: {name}: {why}" for name, why in self.unchecked.items()]
         tried = ", ".join(f"{name} ({n})" for name, n in self.checked.items())
-        ended = ", ".join(f"{name} {n}" for name, n in self.endings.items()) or "none"
-        return "\n".join([*lines, f"  checked: {tried}", f"  plays ended: {ended}"])
+        lines += [f"  {remark}" for remark in self.remarks] + [f"  checked: {tried}"]
+        if self.kind == "an environment":
+            ended = ", ".join(f"{name} {n}" for name, n in self.endings.items()) or "none"
+            lines.append(f"  plays ended: {ended}")
+        return "\n".join(lines)
 
 
 class Findings:
@@ -53,6 +60,7 @@ class Findings:
         self._checked: Counter[str] = Counter()
         self._unchecked: dict[str, str] = {}
         self._endings: Counter[str] = Counter()
+        self._remarks: list[str] = []
         self._wrong: dict[str, list[str]] = {}
 
     def expect(self, rule: str, holds: object, *example: object) -> bool:
@@ -70,6 +78,10 @@ class Findings:
         """Count the ending of a play."""
         self._endings[ending] += 1
 
+    def remark(self, text: str) -> None:
+        """Keep what was measured."""
+        self._remarks.append(text)
+
     @contextmanager
     def calling(self, what: str, *example: object) -> Iterator[None]:
         """Whatever is raised inside is a breach of ``robustness``, not a crash of the check."""
@@ -82,13 +94,15 @@ class Findings:
             raised = (f"{type(error).__name__}: {error}, at",)
         self.expect(f"robustness: {what} does not raise", not raised, *raised, *example)
 
-    def report(self, environment: str) -> Report:
+    def report(self, name: str, kind: str = "an environment") -> Report:
         """All of it."""
         wrong = {
             rule: examples[0] + (f" (and {len(examples) - 1} more)" if examples[1:] else "")
             for rule, examples in self._wrong.items()
         }
-        return Report(environment, self._checked, self._unchecked, self._endings, wrong)
+        return Report(
+            name, kind, self._checked, self._unchecked, self._endings, tuple(self._remarks), wrong
+        )
 
 
 def _told(value: object) -> str:
