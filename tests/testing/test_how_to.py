@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,34 +16,16 @@ from iterpo import environments
 from iterpo.domain import Split
 from iterpo.errors import ConfigError
 from iterpo.testing import check_environment
+from testing.packages import install, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-an-environment.md"
 BLOCKS = named_blocks(PAGE)
 MOST_LINES = 60
 
 
-def _install(folder: Path, toml: str) -> None:
-    """What ``pip install`` leaves of a package: its files and its metadata."""
-    for name, text in BLOCKS.items():
-        if name.endswith(".py"):
-            path = folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-    project = tomllib.loads(toml)["project"]
-    info = folder / f"{project['name']}-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    lines = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-
-
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    _install(tmp_path, BLOCKS["pyproject.toml"])
+    install(tmp_path, BLOCKS, BLOCKS["pyproject.toml"])
     return tmp_path
 
 
@@ -57,19 +36,6 @@ def importable(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     yield installed
     for name in [n for n in sys.modules if n.partition(".")[0] == "scheduling"]:
         del sys.modules[name]
-
-
-def _run(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "100"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_the_example_is_complete_and_short() -> None:
@@ -93,7 +59,7 @@ def test_it_is_found_by_name_and_keeps_its_promises(importable: Path) -> None:
 
 
 def test_its_own_tests_pass(installed: Path) -> None:
-    said = _run(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_scheduling.py")
+    said = run(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_scheduling.py")
     assert "2 passed" in said
 
 
@@ -101,7 +67,7 @@ def test_its_own_tests_pass(installed: Path) -> None:
 def test_its_commands_work(installed: Path, command: str) -> None:
     program, *arguments = command.split()
     assert program == "iterpo"
-    said = _run(installed, "-m", "iterpo", *arguments)
+    said = run(installed, "-m", "iterpo", *arguments)
     assert "Scheduling: two people look for a time to meet" in " ".join(said.split())
     if "show" in arguments:
         for part in (
@@ -138,7 +104,7 @@ def test_the_game_with_a_partner_can_be_played(tmp_path: Path) -> None:
     toml = BLOCKS["pyproject.toml"].replace(
         '"scheduling:Scheduling"', '"scheduling.partner:SchedulingWithPartner"'
     )
-    _install(tmp_path, toml)
+    install(tmp_path, BLOCKS, toml)
     _, *arguments = BLOCKS["run with partner"].split()
-    said = _run(tmp_path, "-m", "iterpo", *arguments)
+    said = run(tmp_path, "-m", "iterpo", *arguments)
     assert "agreed" in said
