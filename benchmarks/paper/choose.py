@@ -1,0 +1,77 @@
+"""The best settings that tune-nano.yaml found, by in-training return alone, for table1.py.
+
+    python benchmarks/paper/choose.py runs/tune-nano
+
+Of each method (the label up to the first `+`) the candidate whose selected round has the highest
+return on training kernels, averaged over the trial seeds. Held-out rows are never read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from iterpo.artifacts import write_atomic
+from iterpo.experiments.study_records import StudyFacts, read_study
+
+CHOSEN = Path(__file__).with_name("chosen-nano.yaml")
+Scores = dict[str, dict[str, tuple[float, int]]]
+
+
+def scores(facts: StudyFacts) -> Scores:
+    """Mean in-training return and number of seeds, by method and candidate."""
+    out: Scores = defaultdict(dict)
+    (game,) = facts.games
+    for label in facts.methods:
+        rows = facts.rows(game, label, "train")
+        if rows:
+            mean = statistics.fmean(r["J_agent_turn"] for r in rows)
+            out[label.partition("+")[0]][label] = (mean, len(rows))
+    return dict(out)
+
+
+def choose(facts: StudyFacts) -> dict[str, str]:
+    """The best candidate of each method.
+
+    Raises:
+        SystemExit: if cells are missing: a method with fewer trials would have had less effort.
+    """
+    if missing := [*facts.meta["unfinished"], *facts.meta["failed"]]:
+        raise SystemExit(
+            f"{len(missing)} cells of {facts.folder} are missing (first: {missing[0]}); run the "
+            "study again, which goes on with them"
+        )
+    return {m: max(each, key=lambda label: each[label][0]) for m, each in scores(facts).items()}
+
+
+def settings(facts: StudyFacts, chosen: Mapping[str, str]) -> dict[str, Any]:
+    """What is to be laid over the methods of table1-nano.yaml."""
+    given = facts.meta["study"]["methods"]
+    return {method: given[label] for method, label in chosen.items()}
+
+
+def main() -> None:
+    """Print all candidates and write the chosen ones."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="study folder of tune-nano.yaml")
+    parser.add_argument("--out", type=Path, default=CHOSEN)
+    options = parser.parse_args()
+    facts = read_study(options.folder)
+    chosen = choose(facts)
+    for method, each in scores(facts).items():
+        for label, (mean, n) in each.items():
+            mark = "  <- chosen" if label == chosen[method] else ""
+            print(f"{label:40} J on training kernels {mean:.3f} ({n} seeds){mark}")
+    head = "# Written by choose.py from the records of tune-nano.yaml; read by table1.py.\n"
+    write_atomic(options.out, head + yaml.safe_dump(settings(facts, chosen), sort_keys=True))
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()
