@@ -26,6 +26,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["qwen7b", "llama3b"])
 def test_table_1_is_the_papers(model: str) -> None:
     study = load_study(PAPER / f"table1-{model}.yaml")
@@ -56,6 +57,7 @@ def _speakers(plan: Plan, model: str) -> bool:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_at_cpu_scale_all_methods_have_the_sizes_of_the_improvement_benchmark() -> None:
     ours = load_plan(PAPER.parent / "learning" / "improvement.yaml")
     study = load_study(PAPER / "table1-nano.yaml")
@@ -67,6 +69,7 @@ def test_at_cpu_scale_all_methods_have_the_sizes_of_the_improvement_benchmark() 
     assert study.plan_of("ultimatum", "iterpo").improve == ours.improve
 
 
+@pytest.mark.slow
 def test_every_method_is_tuned_with_equal_effort_on_seeds_and_kernels_of_its_own() -> None:
     tuning, table = load_study(PAPER / "tune-nano.yaml"), load_study(PAPER / "table1-nano.yaml")
     counts: dict[str, int] = {}
@@ -111,6 +114,7 @@ def test_the_choice_is_by_in_training_return_alone(script: Any, tmp_path: Path) 
         choose.choose(late)
 
 
+@pytest.mark.slow
 def test_what_was_chosen_is_laid_over_the_table_and_its_control(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
