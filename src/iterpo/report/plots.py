@@ -128,6 +128,7 @@ def whole(figure: Figure) -> tuple[bytes, bytes]:
             canvas.legend(marks, names, loc="outside lower left", ncols=columns, handlelength=4)
         picture = io.BytesIO()
         svg = _svg(canvas).encode()
+        canvas.set_layout_engine("none")  # it has done its work
         canvas.savefig(picture, format="png", dpi=150, metadata={"Software": None})
     return svg, picture.getvalue()
 
