@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iterpo.domain import Conversation, Ending, Outcome, PolicyRef, Role, Sampling, Turn
-from iterpo.errors import BatchError
+from iterpo.errors import BatchError, ResumeError
 from iterpo.methods import Method, RoundBatch
 from iterpo.methods.workspace import Settings
 from iterpo.models.checkpoints import read_policy
@@ -144,10 +144,14 @@ def check_stops(
         except Stopped:
             continue
         findings.expect("resume: the update comes to where it was before", False, moment)
-    new = trial.update(policy, batch, folder)
     rule = "resume: stopped on the way, an update goes on to the same policy and files"
-    if _expect_same(rule, first, new, folder, findings):
-        return
+    try:
+        new = trial.update(policy, batch, folder)
+    except ResumeError as error:  # it came back to its training with other examples
+        findings.expect(rule, False, str(error))
+    else:
+        if _expect_same(rule, first, new, folder, findings):
+            return
     again = first.folder.with_name("again")
     new = trial.update(policy, batch, again)
     rule = "determinism: the same batch gives the same policy and files again"
