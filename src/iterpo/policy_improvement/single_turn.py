@@ -135,19 +135,7 @@ def improve(
         ResumeError: if ``workdir`` holds a checkpoint of other inputs.
         TrainingError: if training did not do what was planned.
     """
-    if config.operator not in OPERATORS:
-        raise UnknownNameError(
-            f"there is no improvement operator {config.operator!r}; "
-            f"choose one of {', '.join(OPERATORS)}"
-        )
-    if mistakes := config.mistakes():
-        raise ConfigError("the improvement settings can't be used:\n  " + "\n  ".join(mistakes))
-    check_grpo_fields(config)
-    if not states:
-        raise BatchError(
-            "there are no states to improve at: the batch holds no agent action. Collect "
-            "conversations in which the agent speaks, or check the filter that made the batch."
-        )
+    _check(config, states)
     prompts = fit_prompts(
         backbone.chat,
         states,
@@ -177,6 +165,22 @@ def improve(
         progress=progress,
     )
     return train(job)
+
+
+def _check(config: ImproveConfig, states: Sequence[State]) -> None:
+    if config.operator not in OPERATORS:
+        raise UnknownNameError(
+            f"there is no improvement operator {config.operator!r}; "
+            f"choose one of {', '.join(OPERATORS)}"
+        )
+    if mistakes := config.mistakes():
+        raise ConfigError("the improvement settings can't be used:\n  " + "\n  ".join(mistakes))
+    check_grpo_fields(config)
+    if not states:
+        raise BatchError(
+            "there are no states to improve at: the batch holds no agent action. Collect "
+            "conversations in which the agent speaks, or check the filter that made the batch."
+        )
 
 
 def _objective(config: ImproveConfig) -> Objective:
