@@ -115,14 +115,13 @@ def improve(
 ) -> ImproveResult:
     """Improve a policy by the operator that ``config`` names (Observation 3.1).
 
-    Everything is checked before the first sample is drawn. Equal inputs give equal adapter bytes
-    on a CPU, also across an interruption where ``checkpoint_every`` is set.
+    All is checked before the first draw. Equal inputs give equal bytes on a CPU, also resumed.
 
     Args:
         backbone: The policy that collected the batch; its weights are trained in place.
         states: Logged states to draw candidate responses at.
         reward: Scores candidates; None or NaN leaves one out.
-        config: What to do.
+        config: How.
         workdir: Folder for checkpoints; a restart with equal inputs goes on from the latest.
         record: Receives the metrics of every step.
         progress: Receives how far the work is.
@@ -146,12 +145,11 @@ def improve(
     from iterpo.policy_improvement._trl import train
 
     check_ids(prompts.ids, backbone.vocabulary)
-    model = attach_lora(backbone, config.lora, derive(config.seed, "improve", "lora"))
     steps = plan_steps(config, len(states))
     batches = -(-steps // config.updates_per_batch)
     job = Job(
         backbone=backbone,
-        model=model,
+        model=attach_lora(backbone, config.lora, derive(config.seed, "improve", "lora")),
         prompts=prompts,
         reward=reward,
         objective=_objective(config),
