@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
+from importlib.metadata import version
 from typing import Any
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from iterpo import __version__
 from iterpo.report.figures import Bars, Figure
 from iterpo.report.plots import inline, panel_svgs, swatch_svg
 from iterpo.report.sections import Section
@@ -56,7 +56,7 @@ def render(headline: Headline, told: Sequence[Section], stem: Callable[[str], st
             for s in told
         ],
         style=Markup((files / "page.css").read_text(encoding="utf-8").rstrip()),  # noqa: S704 - ours
-        version=__version__,
+        version=version("iterpo"),
         clean=clean,
         anchor=lambda kind, name: f"{kind}-{stem(name)}",
         legend=drawn.legend,
