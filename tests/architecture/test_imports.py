@@ -159,6 +159,7 @@ LIGHT = [
         "iterpo.measure",
         "iterpo.collect",
         "iterpo.methods",
+        "iterpo.report.build",
         "iterpo.cli.main",
     )
     if (SRC.parent / (name.replace(".", "/") + ".py")).exists()

@@ -112,7 +112,10 @@ def whole(figure: Figure) -> tuple[bytes, bytes]:
     """All panels under one legend, as SVG and as PNG."""
     abreast = min(_ABREAST, len(figure.panels))
     down = -(-len(figure.panels) // abreast)
-    high = max(map(_height, figure.panels)) * down + (0.4 if figure.legend else 0)
+    names = [clean(label) for label, _ in figure.legend]
+    entry = 0.8 + 0.075 * max(map(len, names), default=0)  # inches: mark, gap and letters
+    columns = max(1, min(len(names), int(_WIDE * abreast / entry)))
+    high = max(map(_height, figure.panels)) * down + 0.2 * -(-len(names) // columns)
     with _drawing():
         canvas = Canvas(figsize=(_WIDE * abreast, high), layout="constrained")
         for i, panel in enumerate(figure.panels):
@@ -123,8 +126,6 @@ def whole(figure: Figure) -> tuple[bytes, bytes]:
                 Patch(**_fill(style)) if bars else Line2D([], [], **_stroke(style))
                 for _, style in figure.legend
             ]
-            names = [clean(label) for label, _ in figure.legend]
-            columns = min(len(names), 2 * abreast)
             canvas.legend(marks, names, loc="outside lower left", ncols=columns, handlelength=4)
         picture = io.BytesIO()
         svg = _svg(canvas).encode()
@@ -184,7 +185,8 @@ def _draw_lines(axes: Axes, panel: Lines, figure: Figure) -> None:
         axes.axline((0, 0), slope=1, color="#17181c", linewidth=0.9, linestyle=(0, (1, 2)))
     for line in panel.lines:
         every = None if len(line.x) < _MANY else (line.style * 7 % 20, max(1, len(line.x) // 6))
-        axes.plot(line.x, line.y, markevery=every, **_stroke(line.style))
+        stroke = _stroke(line.style) | ({"linewidth": 0.9} if every else {})
+        axes.plot(line.x, line.y, markevery=every, **stroke)
         if line.se and not all(map(math.isnan, line.se)):
             low, high = (
                 [y + sign * s for y, s in zip(line.y, line.se, strict=True)] for sign in (-1, 1)
