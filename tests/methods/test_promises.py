@@ -67,7 +67,7 @@ def test_it_outlives_sigkill(name: str, toy: Toy) -> None:
 
 
 # ST-GRPO gives the first turn no credit, though in this game it decides how easy the second is;
-# under seed 0 its value fell from 0.526 to 0.438. That is the method, not a defect to hide.
+# under seed 0 its value fell from 0.526 to 0.438 (one seed; why was not tested further).
 _MYOPIC = pytest.mark.xfail(reason="no credit for the turn that matters", strict=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
 
 from iterpo.domain import Conversation, PolicyRef, Response, Reward, State
 from iterpo.methods import Method, RoundBatch, make
@@ -63,8 +67,17 @@ class Trial:
         def progress(stage: str, done: int, _total: int, _facts: Mapping[str, float]) -> None:
             hear((stage, done))
 
+        _scatter()
         space = FolderWorkspace(folder, self.settings, progress, before)
         return self.made().update(policy, batch, Watched(space, hear))
+
+
+def _scatter() -> None:
+    # Trainers seed the global generators, so a method that draws from them would draw alike after
+    # each training and look deterministic.
+    random.seed()
+    np.random.seed()
+    torch.seed()
 
 
 @dataclass(frozen=True, slots=True)
