@@ -75,7 +75,7 @@ def test_an_unset_option_that_earlier_versions_lacked_is_no_part_of_the_identity
         hashed.append(real(value, **options))
         return hashed[-1]
 
-    monkeypatch.setattr("iterpo.experiments.plan.json.dumps", noting)
+    monkeypatch.setattr("iterpo.experiments.identity.json.dumps", noting)
     for plan in plans:
         plan.identity()
     assert ["optimism" in text for text in hashed] == [False, True]

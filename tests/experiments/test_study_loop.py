@@ -174,7 +174,7 @@ def test_a_failed_cell_is_told_the_others_go_on_and_it_is_tried_again(tmp_path: 
 
 
 def test_killed_between_two_cells_it_goes_on_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    go(STUDY, tmp_path / "whole", Starts(STUDY))
+    go(STUDY, tmp_path / "whole", Starts(STUDY), jobs=2)
     dying = Starts(STUDY, die_at=3)
     with pytest.raises(KeyboardInterrupt):
         go(STUDY, tmp_path / "s", dying, jobs=3)

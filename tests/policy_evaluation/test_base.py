@@ -46,7 +46,7 @@ def test_gamma_0_counts_agent_turns() -> None:
         QConfig(gamma=0.0, discount_unit="message")
 
 
-@pytest.mark.parametrize("module", ["base", "health", "split", "chains"])
+@pytest.mark.parametrize("module", ["base", "health", "split", "transitions", "replay"])
 def test_it_imports_without_torch(module):
     code = (
         f"import sys, iterpo.policy_evaluation.{module}; "

@@ -134,7 +134,7 @@ def test_the_manifest_is_json_without_time_stamps(q, tmp_path):
     q.save(tmp_path / "q")
     facts = json.loads((tmp_path / "q" / "manifest.json").read_text())["facts"]
     assert facts["config"] == dataclasses.asdict(q.config)
-    assert set(facts) == {"config", "backbone", "width", "head_dtype"}
+    assert set(facts) == {"config", "backbone", "width", "head_dtype", "log_sha256"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -27,6 +27,7 @@ from iterpo.domain import (
     Turn,
     derive,
 )
+from iterpo.models.hub import base_policy
 from iterpo.testing.tiny_model import tiny_model
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ _SYSTEM = "be brief"
 
 def toy_policy(folder: Path, seed: int = 0) -> PolicyRef:
     """The tiny random model as the initial policy of the game; written to ``folder``."""
-    from iterpo.models.hub import base_policy
-
     return base_policy(str(tiny_model(folder, seed)))
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from iterpo.config import dump, json_schema, parse
 from iterpo.domain import Conversation, Ending, Outcome, PolicyRef, Role, Sampling, Turn
 from iterpo.errors import BatchError, ResumeError
 from iterpo.methods import Method, RoundBatch
@@ -82,8 +83,6 @@ def quick_batch(folder: Path) -> tuple[PolicyRef, RoundBatch]:
 
 def check_options(method: Method, findings: Findings) -> None:
     """Options can be read from a plan and are described, and so is the method."""
-    from iterpo.config import dump, json_schema, parse
-
     module = sys.modules[type(method).__module__]
     findings.expect(
         "options: the module says what the method does in its docstring, for `iterpo methods`",
