@@ -82,7 +82,7 @@ def report(records: list[Record]) -> str:
     for other in ("base", "shuffled-returns", "first-counter"):
         found = paired(records, "iterpo", other)
         for game, (mean, se, n) in found.items():
-            held = "yes" if n > 1 and mean > 2 * se else "NO"
+            held = "one seed" if n == 1 else "yes" if mean > 2 * se else "NO"
             lines.append(f"iterpo > {other:16} {game:16} {mean:+.3f} ± {se:.3f} ({n} seeds) {held}")
     for said, found_bad in (
         ("runs below base by more than 1 SE", fallen(records)),
