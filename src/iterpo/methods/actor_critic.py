@@ -81,6 +81,27 @@ class ActorCritic:
     off_policy: Explored
     """What explored turns are good for."""
 
+    @classmethod
+    def of(cls, o: Any) -> ActorCritic:
+        """From the options that both methods have."""
+        critic = IqlConfig(
+            o.critic_learning_rate,
+            o.critic_batch_size,
+            o.critic_accumulation,
+            o.critic_epochs,
+            o.expectile,
+            o.target_ema,
+        )
+        return cls(
+            critic,
+            LoggedConfig.of(o),
+            o.beta,
+            o.weight_clip,
+            o.normalise,
+            o.capacity,
+            o.off_policy,
+        )
+
 
 def actor_critic(
     policy: PolicyRef,

@@ -11,9 +11,7 @@ from iterpo.domain.rules import refuse
 from iterpo.errors import ModelError, UnknownNameError
 from iterpo.methods.actor_critic import OPTION_RULES, ActorCritic, Explored, actor_critic
 from iterpo.methods.base import RoundBatch, Workspace
-from iterpo.policy_evaluation.iql_config import IqlConfig
 from iterpo.policy_evaluation.transitions import Transition
-from iterpo.policy_improvement.logged import LoggedConfig
 
 if TYPE_CHECKING:
     from iterpo.policy_evaluation.critics import Prepared
@@ -129,20 +127,4 @@ class ArCHer:
                 encoder = load_encoder(o.encoder, device, o.max_tokens)
             return on_encoder(encoder, rows, workspace.q.seed)
 
-        settings = ActorCritic(
-            IqlConfig(
-                o.critic_learning_rate,
-                o.critic_batch_size,
-                o.critic_accumulation,
-                o.critic_epochs,
-                o.expectile,
-                o.target_ema,
-            ),
-            LoggedConfig(o.learning_rate, o.epochs, o.steps, o.batch_size, o.gradient_accumulation),
-            o.beta,
-            o.weight_clip,
-            o.normalise,
-            o.capacity,
-            o.off_policy,
-        )
-        return actor_critic(policy, batch, workspace, prepare, settings)
+        return actor_critic(policy, batch, workspace, prepare, ActorCritic.of(o))

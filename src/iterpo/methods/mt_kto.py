@@ -53,15 +53,7 @@ class MtKtoOptions:
 
     def training(self) -> LoggedConfig:
         """How to go through the turns."""
-        return LoggedConfig(
-            self.learning_rate,
-            self.epochs,
-            self.steps,
-            self.batch_size,
-            self.gradient_accumulation,
-            self.max_length,
-            self.drop_old_turns,
-        )
+        return LoggedConfig.of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,15 +44,7 @@ class MtSftOptions:
 
     def training(self) -> LoggedConfig:
         """How to go through the conversations."""
-        return LoggedConfig(
-            self.learning_rate,
-            self.epochs,
-            self.steps,
-            self.batch_size,
-            self.gradient_accumulation,
-            self.max_length,
-            self.drop_old_turns,
-        )
+        return LoggedConfig.of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
 from iterpo.domain import Conversation, Ending, Response, State, decisions
@@ -91,6 +91,12 @@ class LoggedConfig:
             gradient_accumulation=(lambda v: v >= 1, "1 or more"),
             max_length=(lambda v: v is None or v >= 2, "2 or more, or null (the context)"),
         )
+
+    @classmethod
+    def of(cls, options: Any) -> LoggedConfig:
+        """The settings among a method's options, by their names; what it lacks is the default."""
+        names = (f.name for f in fields(cls) if hasattr(options, f.name))
+        return cls(**{name: getattr(options, name) for name in names})
 
 
 def on_policy(
