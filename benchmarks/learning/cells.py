@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from iterpo.artifacts import write_atomic
-from iterpo.domain import Split
+from iterpo.domain import Conversation, Split
 from iterpo.experiments import phases
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.loop import RESULT, run
@@ -151,21 +151,24 @@ def rows_of(folder: Path, cell: Cell) -> list[dict[str, Any]]:
     timings = [json.loads(t) for t in (folder / "timings.jsonl").read_text().splitlines()]
     game, arm, seed = cell
     rows = []
+    first = {s: read_conversations(folder / "round-0" / "deploy" / s.value) for s in Split}
     for i, facts in enumerate(result["rounds"]):
         made = _made(folder / f"round-{i - 1}" / "update") if i else {}
         wall = sum(t["wall_s"] for t in timings if t["phase"].startswith(f"round-{i}/"))
         for split in Split:
             row = {"game": game, "arm": arm, "seed": seed, "round": i, "split": split.value}
             row |= {"selected": i == result["best_round"], **measured(facts[split.value])}
-            row |= {"gain_se": _gain_se(folder, i, split), **made}
+            row |= {"gain_se": _gain_se(folder, i, split, first[split]), **made}
             rows.append({**row, "wall_s": round(wall, 1), "plan": plan})
     return rows
 
 
-def _gain_se(folder: Path, i: int, split: Split) -> float:
+def _gain_se(folder: Path, i: int, split: Split, first: Sequence[Conversation]) -> float:
     """Standard error of the gain over round 0, paired by kernel; of this run's conversations."""
-    logs = [folder / f"round-{k}" / "deploy" / split.value for k in (i, 0)]
-    return compare(*map(read_conversations, logs)).J_agent_turn.se if i else 0.0
+    if i == 0:
+        return 0.0
+    now = read_conversations(folder / f"round-{i}" / "deploy" / split.value)
+    return compare(now, first).J_agent_turn.se
 
 
 def measured(facts: dict[str, Any]) -> dict[str, Any]:
