@@ -365,3 +365,17 @@ def test_piped_output_holds_no_colour_codes(run_folder: Path) -> None:
     command = [sys.executable, "-m", "iterpo.cli.main", "show", str(run_folder), "--rounds"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_under_the_output_is_one_line() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "iterpo", "envs"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "No space left" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import sys
 import threading
@@ -51,7 +52,7 @@ class _Guarded(TyperGroup):
             with contextlib.suppress(OSError):  # a terminal that was closed can't be told
                 remark(f"\niterpo: {how}.{self._how_to_go_on(ctx)}")
             raise typer.Exit(code) from None
-        except (IterpoError, ModuleNotFoundError) as error:
+        except (IterpoError, ModuleNotFoundError, OSError) as error:
             message = _message(error)
             if message is None:
                 raise
@@ -93,9 +94,13 @@ def _ending_when_told() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _message(error: IterpoError | ModuleNotFoundError) -> str | None:
+def _message(error: IterpoError | ModuleNotFoundError | OSError) -> str | None:
     if isinstance(error, IterpoError):
         return str(error)
+    if isinstance(error, OSError):  # a full disk under the output: `iterpo show RUN > file`
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return None
+        return f"can't write: {error.strerror}; make room, then give the same command"
     missing = missing_extra(error, "this command")
     return str(missing) if missing else None
 
