@@ -48,7 +48,7 @@ def command(
     partner: PartnerSpec = "scripted",
     env: Annotated[str, typer.Option("--env", help="Game (`iterpo envs`).")] = "ultimatum",
     option: EnvOptions = None,
-    scenarios: Annotated[int, typer.Option(min=1, help="Kernels to play.")] = 100,
+    scenarios: Annotated[int, typer.Option(min=1, max=1_000_000, help="Kernels to play.")] = 100,
     per_scenario: Annotated[int, typer.Option(min=1, help="Conversations per kernel.")] = 4,
     split: SplitName = "train",
     seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 42,
