@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from iterpo.report.build import Written
-
-pytest.importorskip("matplotlib")
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine"),
-]
 
 LOOK = """() => {
   const svgs = [...document.querySelectorAll('.panel svg')];
@@ -40,11 +32,34 @@ LOOK = """() => {
 }"""
 
 
-def test_it_is_readable_wide_and_narrow(written: Written) -> None:
+def installed() -> str:
+    """Path of Chromium; what is missing skips the test, and fails it where CI requires it."""
+    packages = [p for p in ("jinja2", "matplotlib", "playwright") if find_spec(p) is None]
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path and not packages:
+        return path
+    reason = " and ".join(
+        ([f"no {', '.join(packages)}: `make setup`"] if packages else [])
+        + ([] if path else ["no chromium on the PATH: `apt-get install chromium`"])
+    )
+    if os.environ.get("ITERPO_TEST_BROWSER") == "required":  # as .ci/run says
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    return installed()
+
+
+@pytest.mark.browser
+def test_it_is_readable_wide_and_narrow(chromium: str, written: Written) -> None:
+    from playwright.sync_api import sync_playwright
+
     said: list[str] = []
     asked: list[str] = []
-    with sync_api.sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for width in (1280, 390):
             page = browser.new_page(viewport={"width": width, "height": 900})
             page.on("console", lambda m: said.append(m.text))
@@ -62,3 +77,15 @@ def test_it_is_readable_wide_and_narrow(written: Written) -> None:
         browser.close()
     assert said == []
     assert [u for u in asked if not u.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "outcome"), [("", pytest.skip.Exception), ("required", pytest.fail.Exception)]
+)
+def test_a_missing_browser_is_skipped_by_hand_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch, asked: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("ITERPO_TEST_BROWSER", asked)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(outcome, match="apt-get install chromium"):
+        installed()
