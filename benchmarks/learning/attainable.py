@@ -2,11 +2,11 @@
 
     python benchmarks/learning/attainable.py
 
-J* is the best return of somebody who reads the partner's limit. A policy never can: it learns it from
-the partner's counter-offers. The number here is the best return of an agent that knows what every
+J* is the best return of somebody who reads the partner's limit. A policy never can: it learns of it
+from the partner's counters. The number here is the best return of an agent that knows what every
 deal is worth to the partner and how its limit and its way of conceding are drawn, but not the draw,
 and that reads its aspiration off every counter exactly. No policy can do better in the mean, so
-that what lies between it and J* is nobody's to gain. Held-out kernels, `agent_turn` unit.
+what lies between it and J* is nobody's to gain. Held-out kernels, unit `agent_turn`.
 """
 
 from __future__ import annotations
