@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from iterpo.artifacts import build, seal
 from iterpo.experiments.events import Report
 from iterpo.experiments.loop import run as run_plan
 from iterpo.experiments.plan import load_plan
+from iterpo.experiments.versions import VERSIONS
 from iterpo.measure.intervals import Interval
 
 GAIN = {"mean": 0.05, "se": 0.01, "low": 0.02, "high": 0.08, "n": 9, "clusters": 5}
@@ -81,6 +83,22 @@ def test_verdicts_and_lineage_are_told(
     row = next(line for line in text.splitlines() if "r1-cccc" in line)
     assert "r0-base" in row
     assert row.count("-") >= 5, "a dash for what is not known"
+
+
+def test_the_versions_are_told_in_the_order_of_work(call: Call, run_folder: Path) -> None:
+    def lines() -> list[str]:
+        return [x for x in call("show", run_folder, "--rounds").stdout.splitlines() if "with" in x]
+
+    assert f"numpy {version('numpy')}" in lines()[0]
+    kept = [{}, {"torch": "1.9", "iterpo": "0.0.2"}]
+    (run_folder / VERSIONS).write_text(json.dumps(kept))
+    assert lines() == [
+        "made with versions that were not kept", "then with iterpo 0.0.2, torch 1.9",
+    ]  # fmt: skip
+    assert json.loads(call("show", run_folder, "--rounds", "--json").stdout)["versions"] == kept
+    (run_folder / VERSIONS).unlink()
+    text = call("show", run_folder, "--rounds").stdout
+    assert "versions: not kept by the iterpo that made this run" in text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from iterpo.experiments.shared_batch import FIRST
 from iterpo.experiments.study import Cell, Study
 from iterpo.experiments.study_loop import StudyResult, run_study
 from iterpo.experiments.study_records import read_study
+from iterpo.experiments.versions import VERSIONS
 
 pytest.importorskip("pyarrow")
 
@@ -183,6 +185,23 @@ def test_killed_between_two_cells_it_goes_on_and_ends_in_the_same_bytes(tmp_path
     go(STUDY, tmp_path / "s", again, jobs=2)
     for name in ("records.json", "kernels.parquet"):
         assert (tmp_path / "s" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_versions_are_those_of_the_cells_and_going_on_with_others_is_told(tmp_path: Path) -> None:
+    first, folder = replace(STUDY, seeds=(1,)), tmp_path / "s"
+    go(first, folder, Starts(STUDY))
+    assert read_study(folder).meta["versions"]["iterpo"] == version("iterpo"), "no cell tells"
+    for method, torch in (("iterpo", "1.8"), ("shuffled", "1.9")):
+        place = Cell("ultimatum", method, 1).folder(folder)
+        (place / VERSIONS).write_text(json.dumps([{"iterpo": version("iterpo"), "torch": torch}]))
+    told: list[Event] = []
+    run_study(first, folder, start=Starts(STUDY), report=told.append)
+    assert read_study(folder).meta["versions"]["torch"] == "1.8, 1.9"
+    assert not any("versions" in e.text for e in told), "nothing was left to do"
+    run_study(STUDY, folder, start=Starts(STUDY), report=told.append)
+    (line,) = [e.text for e in told if "versions" in e.text]
+    assert "torch 1.8, 1.9 -> " in line
+    assert "iterpo" not in line
 
 
 def test_records_are_written_after_every_cell(tmp_path: Path) -> None:

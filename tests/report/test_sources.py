@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from iterpo.errors import ConfigError, DataError, MissingDataError
+from iterpo.experiments.versions import VERSIONS, present
 from iterpo.report.estimates import by_round, chosen, roster
 from iterpo.report.findings import against, heldout_table, split_table
+from iterpo.report.sections import sections
 from iterpo.report.sources import read_material
+from iterpo.report.tables import Table
 from report.invented_run import finished_run, records_file
 
 
@@ -119,3 +122,32 @@ def test_nothing_to_report_is_said(tmp_path: Path) -> None:
         read_material([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match="accepted: base, iterpo"):
         read_material([finished_run(tmp_path / "run")], "nobody")
+
+
+def versions(*sources: Path) -> Table:
+    *_, setting = sections(read_material(sources), "base")
+    (table,) = (i for i in setting.items if isinstance(i, Table) and i.name == "versions")
+    return table
+
+
+def test_the_versions_of_all_sources_are_told(tmp_path: Path) -> None:
+    one, two = (finished_run(tmp_path / f"seed-{s}", f"seed={s}") for s in (1, 2))
+    table = versions(one)
+    assert dict(table.rows) == present()
+    assert table.note == ""
+    (two / VERSIONS).write_text(json.dumps([{}, {"torch": "1.9", "iterpo": "0.0.2"}]))
+    told = dict(versions(one, two, records_file(tmp_path / "r.json")).rows)
+    assert told["torch"] == f"{present()['torch']}, 1.9"
+    assert told["iterpo"] == f"0.0.9, {present()['iterpo']}, 0.0.2"
+    assert versions(one, two).note == "1 of 2 run folders do not tell all of theirs."
+
+
+def test_a_run_without_versions_gets_those_of_the_report_and_is_told_so(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    (run / VERSIONS).unlink()
+    table = versions(run)
+    assert dict(table.rows) == present()
+    assert table.title == "Versions, installed where this report was made"
+    records = json.loads((source := records_file(tmp_path / "r.json")).read_text())
+    source.write_text(json.dumps(records | {"meta": {"versions": ["1"]}}))
+    assert dict(versions(source).rows) == present(), "no mapping says nothing"

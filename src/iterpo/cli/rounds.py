@@ -9,7 +9,7 @@ from iterpo.cli.output import console, estimate, number, print_table, say
 if TYPE_CHECKING:
     from iterpo.experiments.results import RunFacts
 
-__all__ = ["as_json", "print_rounds", "print_timings"]
+__all__ = ["as_json", "print_rounds", "print_timings", "print_versions"]
 
 _MEASURES = (
     ("J_agent_turn", "J"),
@@ -177,6 +177,15 @@ def print_timings(run: RunFacts) -> None:
         console().print("no phase has finished yet")
 
 
+def print_versions(run: RunFacts) -> None:
+    """What the run was made with; several lines where that changed between its stretches."""
+    if not run.versions:
+        say("versions: not kept by the iterpo that made this run")
+    for i, one in enumerate(run.versions):
+        told = ", ".join(f"{name} {version}" for name, version in sorted(one.items()))
+        say(("then with " if i else "made with ") + (told or "versions that were not kept"))
+
+
 def as_json(run: RunFacts) -> dict[str, Any]:
     """The same facts for programs."""
     return {
@@ -186,4 +195,5 @@ def as_json(run: RunFacts) -> dict[str, Any]:
         "best_round": run.best_round,
         "rounds": [{"round": r.round, "deploy": r.deploy, "update": r.update} for r in run.rounds],
         "timings": list(run.timings),
+        "versions": list(run.versions),
     }

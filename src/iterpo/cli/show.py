@@ -56,6 +56,7 @@ def command(
         else:
             tables.print_rounds(run)
             tables.print_timings(run)
+            tables.print_versions(run)
         return
     i = round_ if round_ is not None else _latest(run)
     chosen = _choose(run, i, split, kernel, ending)

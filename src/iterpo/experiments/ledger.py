@@ -12,6 +12,7 @@ from iterpo.artifacts import MANIFEST, file_sha256, is_sealed, open_sealed, writ
 from iterpo.config import canonical_yaml
 from iterpo.errors import ArtifactError, ResumeError
 from iterpo.experiments.plan import Plan, load_plan
+from iterpo.experiments.versions import keep_versions
 
 __all__ = ["LEDGER", "PLAN", "Ledger", "has_work", "hold"]
 
@@ -60,6 +61,8 @@ class Ledger:
         # New, refused by the checks of its preflight (a corrected plan takes it over), or resumed:
         # what changes no result may change then, such as a server's address or a data folder.
         write_atomic(known, canonical_yaml(plan))
+        if not begun:
+            keep_versions(folder, begun=False)
         return cls(folder, plan, lock)
 
     @property
@@ -83,6 +86,10 @@ class Ledger:
         """
         facts: dict[str, Any] = open_sealed(self.path(key))["facts"]
         return facts
+
+    def note_versions(self) -> str:
+        """Keep the versions that go on from here; a warning where they are others than before."""
+        return keep_versions(self.folder, begun=True)
 
     def note(self, keys: list[str]) -> None:
         """Write the ledger: every finished phase with the hash of its manifest."""

@@ -66,6 +66,8 @@ def run(
                 report(Event("skipped", key))
             else:
                 report(Event("started", key))
+                if told := ledger.note_versions():
+                    report(Event("note", key, text=told))
                 execute(folder, key, ledger.lock_fd, report)
             facts = ledger.verify(key)
             ledger.note(keys)

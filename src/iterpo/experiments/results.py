@@ -15,6 +15,7 @@ from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.loop import RESULT
 from iterpo.experiments.phases import TIMINGS
 from iterpo.experiments.plan import Plan, load_plan
+from iterpo.experiments.versions import read_versions
 from iterpo.measure.compare import compare
 from iterpo.measure.intervals import Interval
 from iterpo.store import read_conversations
@@ -49,6 +50,9 @@ class RunFacts:
     """First round of the policy with the highest collected J; None before the run has ended."""
     timings: tuple[dict[str, Any], ...]
     """Wall-clock seconds and peak memory by phase, in the order in which they ran."""
+    versions: tuple[dict[str, str], ...] = ()
+    """What it was made with, by package, as long as that stayed the same; empty where an earlier
+    iterpo did not keep it."""
 
 
 def read_run(folder: Path) -> RunFacts:
@@ -80,6 +84,7 @@ def read_run(folder: Path) -> RunFacts:
         tuple(rounds),
         _best_round(folder / RESULT),
         _timings(folder / TIMINGS),
+        read_versions(folder),
     )
 
 

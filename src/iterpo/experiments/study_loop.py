@@ -20,6 +20,7 @@ from iterpo.experiments.shared_batch import FIRST, batch_key
 from iterpo.experiments.study import Cell, Study
 from iterpo.experiments.study_cell import STUDY
 from iterpo.experiments.study_records import Gathered
+from iterpo.experiments.versions import changed, joined, present
 
 __all__ = ["StudyResult", "run_study", "start_cell"]
 
@@ -83,6 +84,8 @@ def run_study(
         known = Gathered(study, folder, plans, jobs)
         known.look()
         board = _Board(folder, plans, report, known)
+        if board.waiting and (told := changed(joined(known.versions()), present())):
+            report(Event("note", "study", text=told))
         known.write({})
         board.tell(0)
         with _children() as running:

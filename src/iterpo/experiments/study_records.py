@@ -8,7 +8,6 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from iterpo.experiments.plan import Plan
 from iterpo.experiments.records import RECORDS, read_records
 from iterpo.experiments.study import BASE, Cell, Study
 from iterpo.experiments.study_cell import STUDY
+from iterpo.experiments.versions import Versions, joined, present, read_versions
 from iterpo.measure.crossed import Scores
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Gathered",
     "StudyFacts",
     "as_base",
-    "package_versions",
     "read_study",
     "with_base",
     "without_places",
@@ -34,8 +33,6 @@ __all__ = [
 
 KERNELS = "kernels.parquet"
 """Means by kernel: ``game method seed round split kernel n`` and the measures."""
-
-_PACKAGES = ("iterpo", "torch", "transformers", "trl", "peft")
 
 Rows = list[dict[str, Any]]
 
@@ -63,6 +60,11 @@ class Gathered:
                 if told is not None:
                     self.found[cell] = told
 
+    def versions(self) -> list[Versions]:
+        """What the finished cells were made with, as far as they tell."""
+        folders = [cell.folder(self.folder) for cell in self.plans if cell in self.found]
+        return [one for folder in folders for one in read_versions(folder)]
+
     def write(self, failed: Mapping[Cell, str]) -> None:
         """Both files anew, at once each."""
         ended = [self.found[cell] for cell in self.plans if cell in self.found]
@@ -74,7 +76,7 @@ class Gathered:
         meta = {
             "study": without_places(dump(self.study)),
             "reference": against,
-            "versions": package_versions(),
+            "versions": joined(self.versions()) or present(),
             "plan_hash": _hash(self.plans),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, {self.jobs} cells at once",
             "unfinished": [str(cell) for cell in self.plans if cell not in self.found],
@@ -220,14 +222,3 @@ def without_places(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: without_places(v) for k, v in value.items() if k != "data_dir"}
     return value
-
-
-def package_versions() -> dict[str, str]:
-    """Installed versions of all packages that have a say in the numbers."""
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -9,7 +9,8 @@ from typing import Any
 from iterpo.config import dump
 from iterpo.config.text import to_yaml
 from iterpo.experiments.study import BASE
-from iterpo.experiments.study_records import package_versions, without_places
+from iterpo.experiments.study_records import without_places
+from iterpo.experiments.versions import joined, present
 from iterpo.report import findings, learning, trends
 from iterpo.report.behaviours import behaviour_table, examples
 from iterpo.report.dialogues import DialoguePair, dialogue_pairs
@@ -220,17 +221,23 @@ def _setting(material: Material) -> Section:
     meta = material.facts.meta
     costs = findings.cost_table(material)
     items: list[Item] = [_or_missing(costs, "Budgets", "no method has an ended run")]
-    versions = meta.get("versions")
-    when = "as the source states them" if versions else "installed where this report was made"
-    told = versions or package_versions()
-    rows = tuple((str(k), str(v)) for k, v in sorted(told.items()))
-    items.append(
-        Table("versions", f"Versions, {when}", (Column("package"), Column("version")), rows)
-    )
+    items.append(_versions(material))
     machine = f"Machine: {meta['machine']}. " if meta.get("machine") else ""
     items += _plans(material)
     intro = f"{machine}Sources: {', '.join(material.names)}."
     return Section("setting", "Budgets, versions, configuration", intro, tuple(items))
+
+
+def _versions(material: Material) -> Table:
+    """What made the numbers, of all sources; several versions of one package are all told."""
+    runs = [one.run.versions for one in material.runs]
+    told = joined([material.facts.meta.get("versions", {}), *(v for run in runs for v in run)])
+    when = "as the sources state them" if told else "installed where this report was made"
+    silent = sum(not run or not all(run) for run in runs) if told else 0
+    note = f"{silent} of {len(runs)} run folders do not tell all of theirs." if silent else ""
+    rows = tuple((told or present()).items())
+    columns = (Column("package"), Column("version"))
+    return Table("versions", f"Versions, {when}", columns, rows, note)
 
 
 def _plans(material: Material) -> Sequence[Item]:

@@ -25,6 +25,7 @@ from iterpo.experiments.study_records import (
     with_base,
     without_places,
 )
+from iterpo.experiments.versions import joined
 from iterpo.report.behaviours import found_beside
 
 __all__ = ["ALL_KERNELS", "CellRun", "Material", "read_material"]
@@ -94,6 +95,12 @@ class _Gathering:
     behaviours: list[dict[str, Any]] = field(default_factory=list)
     kinds: dict[str, list[str]] = field(default_factory=dict)
 
+    def tell(self, meta: Mapping[str, Any]) -> None:
+        """What a source says of itself: versions of all, of other things the first."""
+        told = [m.get("versions") for m in (self.meta, meta)]
+        versions = joined(v for v in told if isinstance(v, Mapping))
+        self.meta = {**meta, **self.meta, "versions": versions}
+
     def add(self, records: Iterable[Mapping[str, Any]], kernels: Iterable[dict[str, Any]]) -> None:
         rows = [{**dict.fromkeys(_OPTIONAL), "selected": False, **r} for r in records]
         cells = {_cell(r) for r in self.records}
@@ -156,7 +163,7 @@ def _add_study(seen: _Gathering, folder: Path) -> None:
     known = facts.meta["study"]
     seen.games |= known["environments"]
     seen.methods |= known["methods"]
-    seen.meta = {**facts.meta, **seen.meta}
+    seen.tell(facts.meta)
     given = [r for r in facts.records if r["method"] != BASE]
     seen.add(given, (r for r in facts.kernels if r["method"] != BASE))
     seen.behaviours += found_beside(folder, folder.name, seen.notes)
@@ -182,7 +189,7 @@ def _add_records(seen: _Gathering, path: Path) -> None:
         ) from error
     for i, row in enumerate(rows):
         _check_record(path, i, row)
-    seen.meta = {**meta, **seen.meta}
+    seen.tell(meta)
     seen.add(rows, ({**_measured(r), "kernel": ALL_KERNELS} for r in rows))
     for row in rows:
         if row["method"] not in (BASE, *_YARDSTICKS):
