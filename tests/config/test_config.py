@@ -152,6 +152,33 @@ def test_a_whole_object_check_is_made_even_beside_other_mistakes() -> None:
     assert [line.split(":")[0] for line in found] == ["inner.lr", "ratio"]
 
 
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """Whose options depend on which it is."""
+
+    name: str = "plain"
+    """Which."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Its own."""
+
+    def __post_init__(self) -> None:
+        if self.name not in ("plain", "rich"):
+            raise ConfigError(f"name: given {self.name!r}; accepted: plain, rich")
+        if self.name == "plain" and self.options:
+            raise ConfigError("options: given some; accepted with plain: none")
+
+
+def test_what_is_refused_is_not_judged_again_with_the_default_in_its_place() -> None:
+    def told(values: dict[str, Any]) -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            config.parse(Plugin, values, "plan.yaml")
+        return [line.split(":")[0].strip() for line in str(caught.value).splitlines()[1:]]
+
+    assert told({"name": "other", "options": {"a": 1}}) == ["name"]
+    assert told({"name": "other", "options": {"a": 1}, "more": 1}) == ["more", "name"]
+    assert told({"options": {"a": 1}}) == ["options"]
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

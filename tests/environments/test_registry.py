@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from iterpo import environments
+from iterpo.domain import plugins
 from iterpo.environments.ultimatum import Ultimatum
 from iterpo.errors import ConfigError, UnknownNameError
 
@@ -53,7 +54,7 @@ def test_whole_numbers_are_numbers_and_switches_are_not() -> None:
 
 def test_other_packages_add_theirs_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("theirs", "iterpo.environments.ultimatum:Ultimatum", environments.GROUP)
-    monkeypatch.setattr(environments, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry])
     assert "theirs" in environments.names()
     assert isinstance(environments.make("theirs", holdout="none"), Ultimatum)
 

@@ -401,7 +401,7 @@ def test_all_sections_report_their_mistakes_in_one_error() -> None:
         "policy.threads=0": "policy.threads: given 0",
         "policy.dtype=float64": "policy.dtype: given",
         "partner.kind=human": "partner.kind: given",
-        "method.name=itterpo": "method.name: given 'itterpo'",
+        "method.name=itterpo": "method.name: there is no method 'itterpo'",
         "collect.per_scenario=0": "collect.per_scenario: given 0",
         "collect.sampling.top_p=0": "collect.sampling.top_p: given 0",
         "collect.sampling.topp=1": "collect.sampling.topp: unknown key",

@@ -133,7 +133,7 @@ def test_every_mistake_is_told_at_once_and_where_it_comes_from(tmp_path: Path) -
         "plan.q.headz: unknown key",
         "environments.casinoo.environment.name: there is no environment",
         "environments.prose.environment.options: environment 'ultimatum': unknown option 'bad'",
-        "methods.x.method.name: given",
+        "methods.x.method.name: there is no method",
         "methods.pool.q.pool_rounds: given",
         "methods.options.method.options",
     ):

@@ -27,10 +27,10 @@ def read_plan(source: str, settings: Sequence[str] | None) -> Plan:
 
     stored = Path(source) / PLAN
     if stored.is_file():  # a run folder: its plan is complete, the environment has no say
-        plan = load_plan(stored, settings or (), _about_the_game)
+        plan = load_plan(stored, settings or (), _about_plugins)
     else:
         given = [*environment_overrides(), *(settings or ())]
-        plan = load_plan(source, given, _about_the_game)
+        plan = load_plan(source, given, _about_plugins)
     options = with_data(plan.environment.name, plan.environment.options)
     return replace(plan, environment=replace(plan.environment, options=options))
 
@@ -51,10 +51,10 @@ def read_study_file(source: str, settings: Sequence[str] | None) -> Study:
 
     stored = Path(source) / STUDY
     if stored.is_file():  # a study folder is complete, the environment has no say
-        study = load_study(stored, settings or (), _about_the_game)
+        study = load_study(stored, settings or (), _about_plugins)
     else:
         given = [f"plan.{setting}" for setting in environment_overrides()]
-        study = load_study(source, [*given, *(settings or ())], _about_the_game)
+        study = load_study(source, [*given, *(settings or ())], _about_plugins)
     environments = {}
     for label, own in study.environments.items():
         game = study.plan_of(label, None).environment
@@ -63,10 +63,31 @@ def read_study_file(source: str, settings: Sequence[str] | None) -> Study:
     return replace(study, environments=environments)
 
 
+def _about_plugins(values: Mapping[str, Any]) -> Sequence[str]:
+    """What a plan can't be checked for below: its game, and a method of another package."""
+    return (*_about_the_game(values), *_about_the_method(values))
+
+
+def _about_the_method(values: Mapping[str, Any]) -> Sequence[str]:
+    """Whether a method's package can be imported, before others have run for hours."""
+    from iterpo.errors import MissingExtraError
+    from iterpo.methods.base import PLUGINS
+
+    section = values.get("method")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or name in PLUGINS.built_in or PLUGINS.unknown(name):
+        return ()  # what is unknown is refused by the plan itself
+    try:
+        PLUGINS.load(name)
+    except MissingExtraError as error:
+        return (f"method.name: {error}",)
+    return ()
+
+
 def _about_the_game(values: Mapping[str, Any]) -> Sequence[str]:
     """Mistakes in a plan's game, where its section is well-formed enough to look at them."""
     from iterpo import environments
-    from iterpo.errors import ConfigError, UnknownNameError
+    from iterpo.errors import ConfigError, MissingExtraError, UnknownNameError
 
     section = values.get("environment")
     if not isinstance(section, Mapping):
@@ -76,7 +97,7 @@ def _about_the_game(values: Mapping[str, Any]) -> Sequence[str]:
         return ()
     try:
         environments.make(name, **{str(key): value for key, value in options.items()})
-    except UnknownNameError as error:
+    except (UnknownNameError, MissingExtraError) as error:
         return (f"environment.name: {error}",)
     except ConfigError as error:
         return (f"environment.options: {error}",)

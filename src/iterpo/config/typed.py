@@ -40,6 +40,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str, also: Sequence[
     adapter = pydantic.TypeAdapter(cls)
     values = copy.deepcopy(dict(mapping))
     dropped: set[tuple[Any, ...]] = set()
+    judged: set[tuple[Any, ...]] = set()
     mistakes = list(_drop_unknown(cls, values, (), cls))
     # Each pass drops what was wrong, so that checks which a first mistake hides are made too.
     while True:
@@ -47,7 +48,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str, also: Sequence[
             text = json.dumps(values, default=str)
             instance = adapter.validate_json(text, strict=True)
         except pydantic.ValidationError as error:
-            found, bad = _explain(cls, values, error, dropped)
+            found, bad = _explain(cls, values, error, dropped, judged)
             mistakes += [line for line in found if line not in mistakes]
             fresh = {path for path in bad if _drop(values, path)}
             dropped |= fresh
@@ -109,8 +110,13 @@ def _did_you_mean(key: str, path: tuple[str, ...], hints: Iterable[str], root: t
 
 
 def _explain(
-    cls: type, values: Any, error: pydantic.ValidationError, dropped: set[tuple[Any, ...]]
+    cls: type,
+    values: Any,
+    error: pydantic.ValidationError,
+    dropped: set[tuple[Any, ...]],
+    judged: set[tuple[Any, ...]],
 ) -> tuple[list[str], set[tuple[Any, ...]]]:
+    """Mistakes and where they are; ``judged`` gains the sections that have told all of theirs."""
     lines: dict[str, None] = {}
     bad: set[tuple[Any, ...]] = set()
     for item in error.errors(include_url=False):
@@ -127,8 +133,10 @@ def _explain(
             for line in _own_lines(own):
                 key = line.split()[0].rstrip(":").split(".")
                 joint = "." if key[0] in fields else ": "
-                lines[f"{dotted}{joint if dotted else ''}{line}"] = None
+                if path not in judged:  # else of a default in the place of a value that it refused
+                    lines[f"{dotted}{joint if dotted else ''}{line}"] = None
                 bad.add((*path, *key) if key[0] in fields else path)
+            judged.add(path)
         else:
             near = ""
             if isinstance(given, str) and accepted(hint).startswith("one of "):

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
-from importlib.metadata import entry_points
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from iterpo.domain.plugins import Plugins
 from iterpo.environments.base import Environment, NoOptions, PromptStyle
-from iterpo.errors import ConfigError, UnknownNameError
+from iterpo.errors import ConfigError
 
 __all__ = ["REGISTRY", "Environment", "NoOptions", "PromptStyle", "make", "names"]
 
@@ -29,11 +28,12 @@ REGISTRY: dict[str, str] = {
 takes an instance of it; without that attribute it has no options and takes no argument."""
 
 GROUP = "iterpo.environments"
+_PLUGINS = Plugins("environment", GROUP, REGISTRY)
 
 
 def names() -> tuple[str, ...]:
     """Names of all environments, those of other packages included."""
-    return tuple(sorted({*REGISTRY, *(e.name for e in entry_points(group=GROUP))}))
+    return tuple(sorted(_PLUGINS.names()))
 
 
 def make(name: str, **options: object) -> Environment:
@@ -45,26 +45,16 @@ def make(name: str, **options: object) -> Environment:
 
     Raises:
         UnknownNameError: if there is no such environment.
+        MissingExtraError: if it is of another package, which can't be imported.
         ConfigError: if options are unknown or of the wrong kind; lists all of them.
     """
-    cls = _class(name)
+    cls = _PLUGINS.load(name)
     options_type = getattr(cls, "options_type", NoOptions)
     mistakes = _mistakes(options_type, options)
     if mistakes:
         raise ConfigError(f"environment {name!r}: " + "; ".join(mistakes))
     given = () if options_type is NoOptions else (options_type(**options),)
     return cast(Environment, cls(*given))
-
-
-def _class(name: str) -> Any:
-    target = REGISTRY.get(name)
-    if target is None:
-        for entry in entry_points(group=GROUP):
-            if entry.name == name:
-                return entry.load()
-        raise UnknownNameError(f"there is no environment {name!r}; there are {', '.join(names())}")
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def _mistakes(options_type: type, options: dict[str, object]) -> list[str]:

@@ -18,9 +18,8 @@ from iterpo.errors import ConfigError
 from iterpo.experiments.exploration import unusable_exploration
 from iterpo.experiments.identity import identity
 from iterpo.experiments.roll_back import RollBackPlan
-from iterpo.methods import REGISTRY as BUILT_IN_METHODS
 from iterpo.methods import make
-from iterpo.methods import names as method_names
+from iterpo.methods.base import PLUGINS as METHODS
 from iterpo.methods.verdict import VerdictConfig
 from iterpo.models.engines import SamplerName, VllmConfig
 from iterpo.policy_evaluation.base import QConfig
@@ -136,14 +135,15 @@ class MethodPlan:
 
     def __post_init__(self) -> None:
         """Refuse names that are not registered, and options that the method does not take."""
-        known = method_names()
-        refuse(self, name=(lambda v: v in known, "one of " + ", ".join(known)))
-        if self.name in BUILT_IN_METHODS:  # a plug-in may load what it likes: preflight makes it
+        if unknown := METHODS.unknown(self.name):
+            raise ConfigError(f"name: {unknown}")
+        if self.name in METHODS.built_in:  # a plug-in may load what it likes: preflight makes it
             try:
                 make(self.name, self.options)
             except ConfigError as error:
-                listed = [line.strip() for line in str(error).splitlines()]
-                raise ConfigError("\n".join(f"options.{m}" for m in listed[1:] or listed)) from None
+                first, *listed = [line.strip() for line in str(error).splitlines()]
+                found = [f"options.{m}" for m in listed] or [f"options: {first}"]
+                raise ConfigError("\n".join(found)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Plan:
         ]
 
     def _without_q(self) -> list[str]:
-        if self.method.name in _FIT_Q or self.method.name not in BUILT_IN_METHODS:
+        if self.method.name in _FIT_Q or self.method.name not in METHODS.built_in:
             return []
         needs = {
             "stop_when_q_converged": self.stop_when_q_converged,

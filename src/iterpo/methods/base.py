@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from iterpo.config import parse
 from iterpo.domain import Conversation, PolicyRef, Response, Reward, State
-from iterpo.errors import ConfigError, UnknownNameError
+from iterpo.domain.plugins import Plugins
+from iterpo.errors import ConfigError
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_improvement.base import Learner
 
 if TYPE_CHECKING:
     from iterpo.models.backbone import Backbone
 
-__all__ = ["REGISTRY", "Build", "Method", "RoundBatch", "Workspace", "make", "names"]
+__all__ = ["PLUGINS", "REGISTRY", "Build", "Method", "RoundBatch", "Workspace", "make", "names"]
 
 REGISTRY = {
     "archer": "iterpo.methods.archer:ArCHer",
@@ -30,6 +29,9 @@ REGISTRY = {
     "st_grpo": "iterpo.methods.st_grpo:StGrpo",
 }
 """Built-in methods; other packages add theirs by the entry-point group ``iterpo.methods``."""
+
+PLUGINS = Plugins("method", "iterpo.methods", REGISTRY)
+"""These and those of other packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,7 @@ class Method(Protocol):
 
 def names() -> tuple[str, ...]:
     """Registered methods, built-in ones first."""
-    plugins = {e.name for e in entry_points(group="iterpo.methods")}
-    return (*REGISTRY, *sorted(plugins - set(REGISTRY)))
+    return PLUGINS.names()
 
 
 def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
@@ -120,24 +121,13 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
 
     Raises:
         UnknownNameError: if it is not registered.
+        MissingExtraError: if it is of another package, which can't be imported.
         ConfigError: with all that is wrong with the options.
     """
-    kind = _find(name)
+    kind = PLUGINS.load(name)
     accepted = getattr(kind, "Options", None)
     if accepted is not None:
         return cast(Method, kind(parse(accepted, options or {}, f"options of {name}")))
     if options:
         raise ConfigError(f"{name} takes no options; given {', '.join(options)}")
     return cast(Method, kind())
-
-
-def _find(name: str) -> Any:
-    if name in REGISTRY:
-        module, _, attribute = REGISTRY[name].partition(":")
-        return getattr(import_module(module), attribute)
-    for plugin in entry_points(group="iterpo.methods", name=name):
-        return plugin.load()
-    raise UnknownNameError(
-        f"no method is called {name!r}; available: {', '.join(names())}. "
-        "A method of your own is registered by the entry-point group 'iterpo.methods'."
-    )

@@ -1,0 +1,61 @@
+"""A plan whose plug-in is not installed, or broken, is refused before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Call
+from testing.packages import install
+
+__all__ = ["Call"]
+
+PLAN = "environment: {name: trade}\nmethod: {name: mine, options: {strength: 2}}"
+STUDY = """
+plan: {rounds: 1}
+environments: {ultimatum: {}, trade: {}}
+methods: {iterpo: {}, other: {method: {name: mine}}}
+"""
+BROKEN = """
+[project]
+name = "our-trade"
+version = "1"
+[project.entry-points."iterpo.environments"]
+trade = "our_trade:Trade"
+[project.entry-points."iterpo.methods"]
+mine = "our_trade:Mine"
+"""
+
+
+@pytest.fixture(params=["config check plan.yaml", "run plan.yaml", "study run study.yaml"])
+def refused(request: pytest.FixtureRequest, call: Call, tmp_path: Path) -> list[str]:
+    """Lines of the message, with an installed but broken package where the test asks for it."""
+    if "broken" in request.node.name:
+        install(tmp_path, {"our_trade/__init__.py": "import nowhere_at_all\n"}, BROKEN)
+        request.getfixturevalue("monkeypatch").syspath_prepend(str(tmp_path))
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    done = call(*request.param.split())
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "runs").exists()
+    lines: list[str] = done.stderr.splitlines()
+    return lines
+
+
+def test_what_is_registered_and_what_to_install_is_told(refused: list[str]) -> None:
+    assert refused[0].endswith(": 2 mistakes"), "no mistake of the method that it is not"
+    for kind, name in (("environment", "trade"), ("method", "mine")):
+        (line,) = [x for x in refused[1:] if f"{kind}.name: there is no {kind} '{name}'" in x]
+        assert {"environment": "casino, craigslist", "method": "iterpo, mt_kto"}[kind] in line
+        assert "pip install PACKAGE" in line
+        assert f"'iterpo.{kind}s'" in line
+
+
+def test_a_broken_package_is_told_with_what_it_lacks(refused: list[str]) -> None:
+    assert refused[0].endswith(": 2 mistakes")
+    for kind, name in (("environment", "trade"), ("method", "mine")):
+        (line,) = [x for x in refused[1:] if f"{kind}.name: {kind} '{name}' of package our-tr" in x]
+        assert "No module named 'nowhere_at_all'" in line
+        assert "Install what it needs" in line
