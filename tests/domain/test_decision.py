@@ -14,6 +14,7 @@ from iterpo.domain import (
     decisions,
     derive,
     discounted_return,
+    discounts,
     returns_to_go,
 )
 
@@ -31,6 +32,13 @@ def conversation(
 
 def test_worked_returns_of_three_turns() -> None:
     assert returns_to_go([0, 0, 1], 0.9) == pytest.approx((0.81, 0.9, 1.0))
+
+
+def test_what_the_next_action_counts() -> None:
+    c = conversation(7, 1.0)  # the agent acts at messages 2, 4 and 6
+    assert discounts(c, 0.5) == (0.5, 0.5, 0.0)
+    assert discounts(c, 0.5, "message") == (0.25, 0.25, 0.0)
+    assert discounts(conversation(2, 1.0), 0.5) == ()
 
 
 def test_returns_sum_rewards_of_all_later_turns() -> None:

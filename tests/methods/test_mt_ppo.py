@@ -83,6 +83,21 @@ def test_it_learns_from_none_of_the_conversations_that_are_for_the_judge(
     assert facts["conversations"] == len(own)
 
 
+def test_the_discount_is_that_of_the_plan(
+    policy: PolicyRef, batch: RoundBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr("iterpo.methods.mt_ppo.learner", lambda *_, **more: asked.update(more))
+    space = FolderWorkspace(
+        tmp_path, Settings(QConfig(gamma=0.5, discount_unit="message"), IMPROVE)
+    )
+    monkeypatch.setattr(FolderWorkspace, "learn", lambda *_: policy)
+    make("mt_ppo", OPTIONS).update(policy, batch, space)
+    assert asked == {"gamma": 0.5, "unit": "message"}
+    with pytest.raises(ConfigError, match=r"method\.options\.gamma: unknown key"):
+        load_plan("smoke", ["method={name: mt_ppo, options: {gamma: 0.5}}"])
+
+
 def test_mistakes_in_its_options_are_mistakes_of_the_plan() -> None:
     options = "{clip: 0, lam: 2, epochs: 0, learning_rat: 1}"
     with pytest.raises(ConfigError) as caught:

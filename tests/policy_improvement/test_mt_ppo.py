@@ -15,6 +15,7 @@ from torch import Tensor
 from iterpo import artifacts
 from iterpo.domain import (
     Conversation,
+    DiscountUnit,
     Ending,
     Exploration,
     Outcome,
@@ -29,12 +30,13 @@ from iterpo.errors import ArtifactError, BatchError, ConfigError, ContextOverflo
 from iterpo.models.backbone import Backbone, attach_lora, load
 from iterpo.models.checkpoints import save_policy
 from iterpo.models.lora import LoraSpec
+from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_improvement import ppo_trainer
 from iterpo.policy_improvement.base import ImproveResult, Training
 from iterpo.policy_improvement.episodes import episodes
 from iterpo.policy_improvement.mt_ppo import train
-from iterpo.policy_improvement.ppo_batch import prepare
-from iterpo.policy_improvement.ppo_config import PpoConfig
+from iterpo.policy_improvement.ppo_batch import advantages, positions, prepare
+from iterpo.policy_improvement.ppo_config import CreditUnit, PpoConfig
 from iterpo.policy_improvement.value_head import ValueHead
 from policy_improvement.runs import Stopped, difference, weights
 from policy_improvement.tiny import MakeBackbone
@@ -80,7 +82,7 @@ class Run:
         training = Training(
             self.backbone, LORA, 5, self.folder / "work", self._record, None, self.every
         )
-        self.result = train(training, self.talks, self.config, self._stage)
+        self.result = train(training, self.talks, self.config, self._stage, gamma=0.9)
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
         self.rows[step] = dict(metrics)
@@ -293,7 +295,7 @@ def test_a_moving_reminder_costs_passes_and_changes_what_is_read_alone(
 ) -> None:
     backbone = make_backbone()
     plain, noted = talk(3, 0.5), replace(talk(3, 0.5), reminder="w9 w9")
-    (one, many), shortened = episodes((plain, noted), backbone.chat, 128)
+    (one, many), shortened = episodes((plain, noted), backbone.chat, 128, gamma=0.9)
     assert (len(one.passes), len(many.passes), shortened) == (1, 3, 0)
     for episode, source in ((one, plain), (many, noted)):
         for action, row in zip(episode.actions, decisions(source, 1.0), strict=True):
@@ -306,6 +308,27 @@ def test_a_moving_reminder_costs_passes_and_changes_what_is_read_alone(
         assert [a.reward for a in episode.actions] == [0.0, 0.0, 0.5]
     run = Run(backbone, tmp_path, talks=[replace(c, reminder="w9 w9") for c in TALKS])
     assert run.rows[1]["approx_kl"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.5, 0.0])
+@pytest.mark.parametrize("discount_unit", ["agent_turn", "message"])
+@pytest.mark.parametrize("unit", ["turn", "token"])
+def test_the_returns_are_those_that_q_is_fitted_to(
+    gamma: float, discount_unit: DiscountUnit, unit: CreditUnit, make_backbone: MakeBackbone
+) -> None:
+    """With V 0 and lambda 1, what V is to learn is G_t of the reduction at each token of a turn."""
+    chat = make_backbone().chat
+    closing = Turn(Role.PARTNER, "w7")  # so that messages pass after the agent's last action
+    talks = [replace(c, turns=(*c.turns, *[closing] * (n % 2))) for n, c in enumerate(TALKS)]
+    found, _ = episodes(talks, chat, 128, gamma=gamma, unit=discount_unit)
+    config = replace(QUICK, unit=unit, lam=1.0, whiten=False)
+    zero = [torch.zeros(positions(e, unit)) for e in found]
+    _, returns = advantages(found, zero, config)
+    for talk_, episode, got in zip(talks, found, returns, strict=True):
+        rows = decisions(talk_, gamma, discount_unit)
+        each = [1 if unit == "turn" else a.length for a in episode.actions]
+        wanted = [row.ret for row, n in zip(rows, each, strict=True) for _ in range(n)]
+        assert got.tolist() == pytest.approx(wanted)
 
 
 def test_stored_log_probs_are_not_looked_at_but_the_temperature_is(
@@ -325,14 +348,13 @@ def test_stored_log_probs_are_not_looked_at_but_the_temperature_is(
         return replace(c, turns=tuple(turns))
 
     text, neutral, greedy = (
-        episodes(talks, backbone.chat, 128)
+        episodes(talks, backbone.chat, 128, gamma=0.9)
         for talks in (TALKS, *([sampled(c, t, 1.0) for c in TALKS] for t in (1.0, 0.0)))
     )
     assert text == neutral == greedy
     cold = [sampled(c, 0.5, 0.9) for c in TALKS]
-    assert {a.temperature for e in episodes(cold, backbone.chat, 128)[0] for a in e.actions} == {
-        0.5
-    }
+    cooled, _ = episodes(cold, backbone.chat, 128, gamma=0.9)
+    assert {a.temperature for e in cooled for a in e.actions} == {0.5}
     run = Run(backbone, tmp_path, talks=cold)
     assert run.rows[1]["approx_kl"] == pytest.approx(0.0, abs=1e-9)
 
@@ -376,7 +398,7 @@ def test_the_head_is_fitted_first_kept_and_continued_if_asked(
 ) -> None:
     backbone = make_backbone()
     training = Training(backbone, LORA, 5, tmp_path)
-    batch, _ = episodes(TALKS, backbone.chat, 128)
+    batch, _ = episodes(TALKS, backbone.chat, 128, gamma=0.9)
 
     def head(name: str, before: str | None = None, **settings: Any) -> tuple[Any, bytes]:
         (tmp_path / name).mkdir()
@@ -396,18 +418,19 @@ def test_the_head_is_fitted_first_kept_and_continued_if_asked(
 
 def test_bad_settings_are_all_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        PpoConfig(gamma=1.5, clip=0.0, target_kl=0.0, epochs=0, max_length=1)
+        PpoConfig(lam=1.5, clip=0.0, target_kl=0.0, epochs=0, max_length=1)
     named = [line.split(":")[0] for line in str(caught.value).splitlines()]
-    assert sorted(named) == ["clip", "epochs", "gamma", "max_length", "target_kl"]
+    assert sorted(named) == ["clip", "epochs", "lam", "max_length", "target_kl"]
     paper = json.loads(
-        '{"gamma": 0.9, "learning_rate": 1e-5, "epochs": 1, "batch_size": 1, "max_length": 2048,'
+        '{"learning_rate": 1e-5, "epochs": 1, "batch_size": 1, "max_length": 2048,'
         ' "gradient_accumulation": 8, "clip": 0.2, "value_clip": 0.2, "value_coefficient": 0.1,'
         ' "target_kl": 0.05, "lam": 0.95}'
     )
     assert {name: getattr(PpoConfig(), name) for name in paper} == paper
+    assert QConfig().gamma == 0.9, "the discount is the plan's"
 
 
 def test_dropout_in_the_adapter_is_refused(make_backbone: MakeBackbone, tmp_path: Path) -> None:
     training = Training(make_backbone(), replace(LORA, dropout=0.1), 0, tmp_path)
     with pytest.raises(ConfigError, match=r"lora\.dropout"):
-        train(training, TALKS, QUICK, lambda *_: tmp_path)
+        train(training, TALKS, QUICK, lambda *_: tmp_path, gamma=0.9)

@@ -19,6 +19,7 @@ from iterpo.domain.decision import (
     action_indices,
     decisions,
     discounted_return,
+    discounts,
     returns_to_go,
 )
 from iterpo.domain.outcome import Ending, Outcome
@@ -49,6 +50,7 @@ __all__ = [
     "decisions",
     "derive",
     "discounted_return",
+    "discounts",
     "returns_to_go",
     "uniform",
 ]

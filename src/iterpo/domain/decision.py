@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from iterpo.domain.conversation import Conversation, Message, Role, Turn
@@ -23,6 +24,7 @@ __all__ = [
     "action_indices",
     "decisions",
     "discounted_return",
+    "discounts",
     "returns_to_go",
 ]
 
@@ -92,6 +94,15 @@ def returns_to_go(rewards: Sequence[float], gamma: float) -> tuple[float, ...]:
 def action_indices(turns: Sequence[Turn]) -> tuple[int, ...]:
     """Message indices of the agent's actions: its turns, the scripted opening left out."""
     return tuple(i for i, t in enumerate(turns) if t.role is Role.AGENT and not t.scripted)
+
+
+def discounts(
+    conversation: Conversation, gamma: float, unit: DiscountUnit = "agent_turn"
+) -> tuple[float, ...]:
+    """By agent action, gamma to the time until the next one; 0 after the last: nothing follows."""
+    places = action_indices(conversation.turns)
+    gaps = [1 if unit == "agent_turn" else n - m for m, n in pairwise(places)]
+    return (*(gamma**gap for gap in gaps), 0.0) if places else ()
 
 
 def discounted_return(conversation: Conversation, gamma: float, unit: DiscountUnit) -> float:

@@ -23,5 +23,8 @@ class MtPpo:
 
     def update(self, policy: PolicyRef, batch: RoundBatch, workspace: Workspace) -> PolicyRef:
         """One round: V of the policy, then clipped gradients away from it."""
-        train = learner("mt_ppo", workspace.own(batch), self.options, workspace.stage)
+        own, q = workspace.own(batch), workspace.q
+        train = learner(
+            "mt_ppo", own, self.options, workspace.stage, gamma=q.gamma, unit=q.discount_unit
+        )
         return workspace.learn(policy, batch, train)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from iterpo.domain import (
     Conversation,
@@ -11,8 +10,8 @@ from iterpo.domain import (
     DiscountUnit,
     Response,
     State,
-    action_indices,
     decisions,
+    discounts,
 )
 
 __all__ = ["Transition", "transitions"]
@@ -41,17 +40,16 @@ def transitions(
 ) -> tuple[Transition, ...]:
     """One for each row of ``domain.decisions``: G_t = reward + discount * G_{t+1}."""
     rows = decisions(conversation, gamma, unit)
-    places = action_indices(conversation.turns)
-    gaps = [1 if unit == "agent_turn" else n - m for m, n in pairwise(places)]
-    ahead = [*zip(gaps, rows[1:], strict=True), None] if rows else []
+    ahead = discounts(conversation, gamma, unit) if rows else ()
+    following = (*rows[1:], None) if rows else ()
     return tuple(
         Transition(
             row.state,
             row.response,
             row.ret if then is None else 0.0,
-            0.0 if then is None else gamma ** then[0],
-            None if then is None else then[1],
+            discount,
+            then,
             row.turn.off_policy,
         )
-        for row, then in zip(rows, ahead, strict=True)
+        for row, discount, then in zip(rows, ahead, following, strict=True)
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from iterpo.domain import Conversation, Decision, Turn, decisions
+from iterpo.domain import Conversation, Decision, DiscountUnit, Turn, decisions, discounts
 from iterpo.errors import BatchError, ContextOverflowError
 from iterpo.models.chains import TokenRow, chain_rows
 from iterpo.policy_improvement.prompts import fit_prompts
@@ -35,7 +35,9 @@ class Action:
     end: int
     """One past its last token (the stop token, where it was sampled)."""
     reward: float
-    """What it earned at once; what later actions earned is theirs."""
+    """What it earned at once, discounted to it; what later actions earned is theirs."""
+    discount: float
+    """What a reward of the next action counts here; 0 after the last one."""
     temperature: float
     """Temperature that it was sampled at; 1 where that is not known, or was 0."""
 
@@ -72,6 +74,8 @@ def episodes(
     chat: ChatFormat,
     limit: int,
     *,
+    gamma: float,
+    unit: DiscountUnit = "agent_turn",
     drop_old_turns: bool = False,
 ) -> tuple[tuple[Episode, ...], int]:
     """The conversations in which the agent acted, with their terminal reward at the last action.
@@ -80,6 +84,8 @@ def episodes(
         conversations: With rewards.
         chat: Renders messages to token ids.
         limit: Most tokens of a state with its response.
+        gamma: Discount, as in ``domain.decisions``.
+        unit: What one power of it stands for.
         drop_old_turns: Whether prompts may be shortened by whole oldest turns.
 
     Returns:
@@ -91,7 +97,7 @@ def episodes(
     """
     found, shortened = [], 0
     for number, conversation in enumerate(conversations):
-        rows = decisions(conversation, gamma=1.0)
+        rows = decisions(conversation, gamma, unit)
         if not rows:
             continue
         if not math.isfinite(rows[-1].ret):
@@ -106,7 +112,8 @@ def episodes(
             shortened += cut
             tokens.append(TokenRow(str(number), row.state.t, prompt, said))
         if all(row.response for row in tokens):  # a turn without a token is nobody's action
-            found.append(_episode(conversation.id, rows, tokens))
+            ahead = discounts(conversation, gamma, unit)
+            found.append(_episode(conversation.id, rows, ahead, tokens))
     return tuple(found), shortened
 
 
@@ -130,7 +137,9 @@ def _prompt(row: Decision, chat: ChatFormat, room: int, drop: bool) -> tuple[Seq
     return fit_prompts(chat, [row.state], room, drop_old_turns=True).ids[0], True
 
 
-def _episode(name: str, rows: Sequence[Decision], tokens: Sequence[TokenRow]) -> Episode:
+def _episode(
+    name: str, rows: Sequence[Decision], ahead: Sequence[float], tokens: Sequence[TokenRow]
+) -> Episode:
     chains = chain_rows(tokens)
     places = {
         row: (i, read.start, read.end)
@@ -140,8 +149,8 @@ def _episode(name: str, rows: Sequence[Decision], tokens: Sequence[TokenRow]) ->
     }
     last = len(rows) - 1
     actions = tuple(
-        Action(*places[i], row.ret if i == last else 0.0, _temperature(row.turn))
-        for i, row in enumerate(rows)
+        Action(*places[i], row.ret if i == last else 0.0, discount, _temperature(row.turn))
+        for i, (row, discount) in enumerate(zip(rows, ahead, strict=True))
     )
     return Episode(name, tuple(tuple(chain.ids) for chain in chains), actions)
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from iterpo.domain import Conversation, derive
+from iterpo.domain import Conversation, DiscountUnit, derive
 from iterpo.errors import BatchError, ConfigError
 from iterpo.models.backbone import attach_lora
 from iterpo.models.chat import check_ids
@@ -33,7 +33,13 @@ Stage = Callable[[str, Callable[[Path, Path | None], Mapping[str, Any]]], Path]
 
 
 def train(
-    training: Training, conversations: Sequence[Conversation], config: PpoConfig, stage: Stage
+    training: Training,
+    conversations: Sequence[Conversation],
+    config: PpoConfig,
+    stage: Stage,
+    *,
+    gamma: float,
+    unit: DiscountUnit = "agent_turn",
 ) -> ImproveResult:
     """Train a policy on conversations that it led.
 
@@ -44,6 +50,8 @@ def train(
         conversations: The batch.
         config: What to do.
         stage: Keeps the value head, with the log-probs and values that the update starts from.
+        gamma: Discount.
+        unit: What one power of it stands for.
 
     Raises:
         BatchError: if nothing can be learned from, or explored conversations are refused.
@@ -60,7 +68,14 @@ def train(
     backbone, seed = training.backbone, derive(training.seed, "mt_ppo")
     usable = on_policy(conversations, config.off_policy)
     limit = min(config.max_length or backbone.context_length, backbone.context_length)
-    found, shortened = episodes(usable, backbone.chat, limit, drop_old_turns=config.drop_old_turns)
+    found, shortened = episodes(
+        usable,
+        backbone.chat,
+        limit,
+        gamma=gamma,
+        unit=unit,
+        drop_old_turns=config.drop_old_turns,
+    )
     if not found:
         raise BatchError(
             f"none of the {len(conversations)} conversations has a reward and an agent action of "

@@ -146,7 +146,7 @@ def _gae(
         for action in episode.actions:
             inside = 0 if config.unit == "turn" else action.length - 1
             earned += [0.0] * inside + [action.reward]
-            ahead += [1.0] * inside + [config.gamma]
+            ahead += [1.0] * inside + [action.discount]
         rewards.append(torch.tensor(earned))
         discounts.append(torch.tensor(ahead))
     mask = pad_sequence([torch.ones(len(v), dtype=torch.bool) for v in values], batch_first=True)

@@ -20,16 +20,16 @@ token, with the discount where a turn ends."""
 class PpoConfig:
     """How multi-turn PPO goes through a batch; the defaults are the paper's (appendix E.6).
 
-    Marked (ours) is what the paper does not say. Its KL coefficient is 0, so there is no KL term.
+    The discount is the plan's, `q.gamma` per `q.discount_unit` (.9 per agent turn in the paper), as
+    methods that are compared share it. Marked (ours) is what the paper does not say. Its KL
+    coefficient is 0, so there is no KL term.
     """
 
-    gamma: float = 0.9
-    """Discount per agent turn, in [0, 1]."""
     lam: float = 0.95
     """Lambda of the advantages, in [0, 1], per `unit` (ours; TRL's default)."""
     unit: CreditUnit = "turn"
     """What an action is to the advantages: a whole agent `turn`, valued where it begins, whose
-    tokens all get its advantage; or a `token`, with `gamma` where a turn ends and 1 inside
+    tokens all get its advantage; or a `token`, discounted where a turn ends and not inside
     (ours)."""
     whiten: bool = True
     """Whether the batch's advantages are brought to mean 0 and deviation 1 (ours; TRL's way)."""
@@ -83,7 +83,6 @@ class PpoConfig:
         try:
             refuse(
                 self,
-                gamma=share,
                 lam=share,
                 value_learning_rate=(lambda v: v is None or v > 0, "above 0, or null"),
                 value_passes=(lambda v: v >= 0, "0 (none) or more"),
