@@ -1,7 +1,8 @@
-"""A plan whose plug-in is not installed, or broken, is refused before anything is written."""
+"""A plan whose plug-in is missing, broken, or misused is refused before anything is written."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,48 @@ def test_a_broken_package_is_told_with_what_it_lacks(refused: list[str]) -> None
         (line,) = [x for x in refused[1:] if f"{kind}.name: {kind} '{name}' of package our-tr" in x]
         assert "No module named 'nowhere_at_all'" in line
         assert "Install what it needs" in line
+
+
+WORKING = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    strength: int = 1
+
+
+class Mine:
+    Options = Options
+
+    def __init__(self, options=Options()):
+        self.options = options
+
+    def update(self, policy, batch, workspace):
+        return policy
+"""
+METHOD = BROKEN.replace(
+    '[project.entry-points."iterpo.environments"]\ntrade = "our_trade:Trade"\n', ""
+)
+CHOSEN = "method: {name: mine, options: {strength: much, speed: 3}}"
+
+
+@pytest.mark.parametrize("command", ["config check plan.yaml", "run plan.yaml", "study study.yaml"])
+def test_options_of_another_package_are_checked_before_anything_runs(
+    command: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, {"our_trade/__init__.py": WORKING}, METHOD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "our_trade", raising=False)
+    (tmp_path / "plan.yaml").write_text(CHOSEN)
+    (tmp_path / "study.yaml").write_text(
+        f"plan: {{rounds: 1}}\nenvironments: {{ultimatum: {{}}}}\n"
+        f"methods: {{iterpo: {{}}, other: {{{CHOSEN}}}}}\n"
+    )
+    done = call(*command.split())
+    monkeypatch.delitem(sys.modules, "our_trade", raising=False)
+    assert done.exit_code == 2
+    assert not (tmp_path / "runs").exists()
+    label = "methods.other." if "study" in command else ""
+    for mistake in ("speed: unknown key", 'strength: given "much"'):
+        assert f"{label}method.options.{mistake}" in done.stderr

@@ -69,19 +69,22 @@ def _about_plugins(values: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _about_the_method(values: Mapping[str, Any]) -> Sequence[str]:
-    """Whether a method's package can be imported, before others have run for hours."""
+    """Whether a method can be imported and takes its options, before others have run for hours."""
     from iterpo.errors import MissingExtraError
-    from iterpo.methods.base import PLUGINS
+    from iterpo.methods.base import PLUGINS, wrong_options
 
     section = values.get("method")
-    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping):
+        return ()
+    name, options = section.get("name"), section.get("options", {})
     if not isinstance(name, str) or name in PLUGINS.built_in or PLUGINS.unknown(name):
         return ()  # what is unknown is refused by the plan itself
+    if not isinstance(options, Mapping):
+        return ()
     try:
-        PLUGINS.load(name)
+        return [f"method.{m}" for m in wrong_options(name, options)]
     except MissingExtraError as error:
         return (f"method.name: {error}",)
-    return ()
 
 
 def _about_the_game(values: Mapping[str, Any]) -> Sequence[str]:

@@ -18,8 +18,8 @@ from iterpo.errors import ConfigError
 from iterpo.experiments.exploration import unusable_exploration
 from iterpo.experiments.identity import identity
 from iterpo.experiments.roll_back import RollBackPlan
-from iterpo.methods import make
 from iterpo.methods.base import PLUGINS as METHODS
+from iterpo.methods.base import wrong_options
 from iterpo.methods.verdict import VerdictConfig
 from iterpo.models.engines import SamplerName, VllmConfig
 from iterpo.policy_evaluation.base import QConfig
@@ -137,13 +137,9 @@ class MethodPlan:
         """Refuse names that are not registered, and options that the method does not take."""
         if unknown := METHODS.unknown(self.name):
             raise ConfigError(f"name: {unknown}")
-        if self.name in METHODS.built_in:  # a plug-in may load what it likes: preflight makes it
-            try:
-                make(self.name, self.options)
-            except ConfigError as error:
-                first, *listed = [line.strip() for line in str(error).splitlines()]
-                found = [f"options.{m}" for m in listed] or [f"options: {first}"]
-                raise ConfigError("\n".join(found)) from None
+        # A plug-in may load what it likes: commands and preflight make it, a mere plan does not.
+        if self.name in METHODS.built_in and (found := wrong_options(self.name, self.options)):
+            raise ConfigError("\n".join(found))
 
 
 @dataclass(frozen=True, slots=True)

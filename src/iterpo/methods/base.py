@@ -17,7 +17,10 @@ from iterpo.policy_improvement.base import Learner
 if TYPE_CHECKING:
     from iterpo.models.backbone import Backbone
 
-__all__ = ["PLUGINS", "REGISTRY", "Build", "Method", "RoundBatch", "Workspace", "make", "names"]
+__all__ = [
+    *("PLUGINS", "REGISTRY", "Build", "Method", "RoundBatch", "Workspace"),
+    *("make", "names", "wrong_options"),
+]
 
 REGISTRY = {
     "archer": "iterpo.methods.archer:ArCHer",
@@ -131,3 +134,13 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
     if options:
         raise ConfigError(f"{name} takes no options; given {', '.join(options)}")
     return cast(Method, kind())
+
+
+def wrong_options(name: str, options: Mapping[str, Any]) -> list[str]:
+    """What ``make`` refuses of the options of a method, a line each that begins with its key."""
+    try:
+        make(name, options)
+    except ConfigError as error:
+        first, *listed = [line.strip() for line in str(error).splitlines()]
+        return [f"options.{m}" for m in listed] or [f"options: {first}"]
+    return []
