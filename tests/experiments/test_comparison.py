@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iterpo.errors import UnknownNameError
-from iterpo.experiments.comparison import contrasts, players, standings
+from iterpo.experiments.comparison import contrasts, players, standings, unmoved
 from iterpo.experiments.study_records import StudyFacts
 
 # By method and seed: selected round, and J of kernels a and b in it; pi_0 is worth 1 everywhere.
@@ -87,3 +87,9 @@ def test_standings_are_means_over_seeds_with_their_standard_error() -> None:
     assert (cost.candidate_tokens, cost.minutes) == (80, 1.5)
     assert found["oracle"].cost.steps is None
     json.dumps([s.to_dict() for s in found.values()], allow_nan=False)
+
+
+def test_a_method_that_stayed_at_pi_0_is_told() -> None:
+    """Its gain of 0 without any spread is no measurement of its updates."""
+    (told,) = unmoved(study(), "g")
+    assert told.startswith("g: under 2 of 2 seeds the best round of alike")

@@ -18,12 +18,14 @@ __all__ = ["print_study", "study_as_json"]
 
 def print_study(facts: StudyFacts, against: str | None) -> None:
     """Four tables a game, and what is missing."""
-    from iterpo.experiments.comparison import contrasts, standings
+    from iterpo.experiments.comparison import contrasts, standings, unmoved
 
     for game in facts.games:
         found = standings(facts, game)
         if found:
             _print_standings(game, found)
+            for remark in unmoved(facts, game):
+                say(remark)
             _print_contrasts(game, contrasts(facts, game, against))
             _print_splits(game, found)
             _print_costs(game, found)

@@ -16,7 +16,7 @@ from iterpo.measure.gain_split import GainSplit, Worth, split_gain
 from iterpo.measure.holm import holm
 from iterpo.measure.intervals import Interval, mean_interval
 
-__all__ = ["Contrast", "Cost", "Standing", "contrasts", "players", "standings"]
+__all__ = ["Contrast", "Cost", "Standing", "contrasts", "players", "standings", "unmoved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +215,21 @@ def _plain(value: Any) -> dict[str, Any]:
         told: Callable[[], Any] | None = getattr(part, "to_dict", None)
         out[name] = told() if told else _plain(part) if isinstance(part, Cost) else part
     return out
+
+
+def unmoved(facts: StudyFacts, game: str) -> list[str]:
+    """Of each method whose best round is round 0, before any update, under some seeds: how many.
+
+    There its gain is 0 and has no spread since pi_0 is compared with itself, not since updates were
+    measured to change nothing.
+    """
+    told = []
+    for method in facts.methods:
+        rows = facts.rows(game, method)
+        still = sum(r["round"] == 0 for r in rows)
+        if still:
+            told.append(
+                f"{game}: under {still} of {len(rows)} seeds the best round of {method} on "
+                "training kernels is round 0; its gain there is 0 by choice: pi_0 beside itself"
+            )
+    return told

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from iterpo.models.backbone import Backbone
 
 __all__ = [
-    *("PLUGINS", "REGISTRY", "Build", "Method", "RoundBatch", "Workspace"),
-    *("make", "names", "wrong_options"),
+    "PLUGINS",
+    "REGISTRY",
+    "Build",
+    "Method",
+    "RoundBatch",
+    "Workspace",
+    "make",
+    "names",
+    "wrong_options",
 ]
 
 REGISTRY = {

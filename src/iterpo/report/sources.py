@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from iterpo.config import dump
 from iterpo.errors import ConfigError, DataError, MissingDataError
+from iterpo.experiments.comparison import unmoved
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.plan import Plan
 from iterpo.experiments.records import RECORDS, run_records
@@ -147,7 +148,8 @@ def read_material(sources: Sequence[Path], against: str | None = None) -> Materi
         )
     facts = _joined(seen, against)
     names = tuple(p.name for p in paths)
-    return Material(facts, tuple(seen.runs), tuple(seen.behaviours), names, tuple(seen.notes))
+    notes = (*seen.notes, *(line for game in facts.games for line in unmoved(facts, game)))
+    return Material(facts, tuple(seen.runs), tuple(seen.behaviours), names, notes)
 
 
 def _is_run(path: Path) -> bool:
