@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,12 @@ pytest.importorskip("trl")
 
 from architecture.sources import named_blocks
 from iterpo import methods
+from iterpo.domain import Message, State
 from iterpo.errors import ConfigError
+from iterpo.models.backbone import load
+from iterpo.models.hub import base_policy
 from iterpo.testing import check_method
+from iterpo.testing.tiny_model import tiny_model
 from testing.packages import install, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-method.md"
@@ -45,6 +51,18 @@ def test_the_example_is_short_found_by_name_and_keeps_its_promises(installed: Pa
     for mistake in ("beta", "learning_rate"):
         with pytest.raises(ConfigError, match=mistake):
             methods.make("reward_weighted", {mistake: -1.0})
+
+
+def test_new_responses_are_drawn_as_the_page_says(tmp_path: Path) -> None:
+    """n for each state, no two from the same seed, and the same ones again."""
+    known: dict[str, Any] = {}
+    exec(BLOCKS["draw"], known)
+    place = SimpleNamespace(backbone=load, q=SimpleNamespace(seed=3))
+    policy = base_policy(str(tiny_model(tmp_path / "tiny")))
+    states = [State(f"c{i}", "k", 1, (Message("user", "hello"),)) for i in range(2)]
+    drawn = known["draw"](policy, states, 3, place)
+    assert len({r.token_ids for r in drawn}) == len(drawn) == 6
+    assert drawn == known["draw"](policy, states, 3, place)
 
 
 @pytest.mark.slow
