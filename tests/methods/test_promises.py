@@ -16,7 +16,8 @@ from iterpo.errors import ConfigError, ConformanceError, UnknownNameError
 from iterpo.methods import REGISTRY, Method, RoundBatch, Workspace
 from iterpo.policy_improvement.logged import Example, LoggedConfig, learner, on_policy
 from iterpo.testing import check_method
-from iterpo.testing.toy_game import GAMMA, OPTIMUM, play_toy, toy_value
+from iterpo.testing.learning import LEARN as SETTINGS
+from iterpo.testing.toy_game import GAMMA, play_toy, toy_optimum, toy_value
 from iterpo.testing.updates import quick_batch
 
 _STEPS = {"steps": 2, "batch_size": 8, "gradient_accumulation": 1}
@@ -33,8 +34,11 @@ QUICK: dict[str, dict[str, Any]] = {
 _LOGGED = {"learning_rate": 1e-2, "batch_size": 16, "gradient_accumulation": 1}
 _LEARNED = {
     "critic_learning_rate": 1e-2, "critic_batch_size": 32, "critic_epochs": 20,
-    "critic_accumulation": 1, "target_ema": 0.2, "expectile": 0.7, "beta": 3.0,
+    "critic_accumulation": 1, "target_ema": 0.2, "expectile": 0.7, "beta": 3.0, "epochs": 4,
 }  # fmt: skip
+# Why 4 epochs: the fewest of 1, 2, 4, 8 at which one update of this actor closes three times what
+# the check asks for (15%) under each of the seeds 10, 11, 12, given the exact advantages in place
+# of the critic's; 1 closes -1% to 8%, so that no critic could have helped (docs/lab-notebook.md).
 LEARN: dict[str, dict[str, Any]] = {
     "archer": {"encoder": "policy", **_LOGGED, **_LEARNED, "critic_learning_rate": 1e-3},
     "archer_lc": {"hidden": 32, "standardise": True, **_LOGGED, **_LEARNED},
@@ -44,6 +48,10 @@ LEARN: dict[str, dict[str, Any]] = {
     "mt_sft": _LOGGED,
     "st_grpo": {},
 }
+# In the game of two turns ST-GRPO is held to nothing. It could improve the last turn, and does; but
+# its Q of the first one, whose target is 0, is noise that GRPO's division by the spread of a group
+# makes as large as what is true of the last, and the first turn walks at random.
+TURNS = {"st_grpo": 1}
 Toy = tuple[PolicyRef, RoundBatch]
 
 
@@ -66,30 +74,27 @@ def test_it_outlives_sigkill(name: str, toy: Toy) -> None:
     check_method(name, options=QUICK[name], toy=toy, thorough=True)
 
 
-# ST-GRPO gives the first turn no credit, though in this game it decides how easy the second is;
-# under seed 0 its value fell from 0.526 to 0.438 (one seed; why was not tested further).
-_MYOPIC = pytest.mark.xfail(reason="no credit for the turn that matters", strict=False)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=_MYOPIC if n == "st_grpo" else ()) for n in sorted(REGISTRY)],
-)
+@pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_it_improves_the_toy_game(name: str, toy: Toy) -> None:
-    report = check_method(name, options=LEARN[name], toy=toy, seeds=(0, 1, 2))
+    turns = TURNS.get(name, 2)
+    report = check_method(name, options=LEARN[name], toy=toy, seeds=(0, 1, 2), turns=turns)
     assert report.checked["learning"] == 3
 
 
-def test_the_value_of_the_toy_game_is_what_playing_it_gives(toy: Toy) -> None:
+@pytest.mark.parametrize("turns", [1, 2])
+def test_the_value_of_the_toy_game_is_what_playing_it_gives(toy: Toy, turns: int) -> None:
     policy, _ = toy
-    exact = toy_value(policy)
-    assert 0.3 < exact < 0.7 < OPTIMUM, "there is something to learn"
+    exact = toy_value(policy, turns)
+    best = toy_optimum(turns)
+    assert best == GAMMA ** (turns - 1)
+    assert 0.3 < exact < 0.7 < best, "there is something to learn"
     n = 1500
-    played = play_toy(policy, n, seed=5)
+    played = play_toy(policy, n, seed=5, turns=turns)
+    assert {len(decisions(c, GAMMA)) for c in played} == {turns}
     agreed = sum(c.outcome.ending is Ending.AGREED for c in played) / n
-    se = (exact / GAMMA * (1 - exact / GAMMA) / n) ** 0.5
-    assert abs(agreed - exact / GAMMA) < 4 * se
+    chance = exact / best
+    assert abs(agreed - chance) < 4 * (chance * (1 - chance) / n) ** 0.5
 
 
 class Imitates:
@@ -186,10 +191,19 @@ def test_thorough_finds_who_peeks_and_seeds_find_who_learns_nothing(toy: Toy) ->
         check_method("mt_sft", options={**_LOGGED, "learning_rate": 1e-7}, toy=toy, seeds=(0,))
 
 
+@pytest.mark.slow
+def test_a_myopic_method_that_learns_nothing_true_fails_in_the_game_of_one_turn(toy: Toy) -> None:
+    shuffled = replace(SETTINGS, q=replace(SETTINGS.q, shuffle_returns=True))
+    with pytest.raises(ConformanceError, match=r"learning: 5% of the room"):
+        check_method("st_grpo", settings=shuffled, toy=toy, seeds=(0,), turns=1)
+
+
 def test_mistakes_of_the_caller_are_no_findings() -> None:
     with pytest.raises(UnknownNameError):
         check_method("nothing")
     with pytest.raises(ConfigError):
         check_method("mt_sft", options={"learning_rate": -1})
+    with pytest.raises(ConfigError, match="turns is 3"):
+        check_method("mt_sft", turns=3)
     with pytest.raises(ConformanceError, match=r"(?s)partial.*raise"):
         check_method(partial(Crashes))

@@ -15,7 +15,7 @@ from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_improvement.base import ImproveConfig
 from iterpo.testing.interruptions import Trial
 from iterpo.testing.report import Findings
-from iterpo.testing.toy_game import OPTIMUM, play_toy, toy_value
+from iterpo.testing.toy_game import play_toy, toy_optimum, toy_value
 
 __all__ = ["LEARN", "LEAST", "check_learning"]
 
@@ -48,27 +48,28 @@ def check_learning(
     seeds: Sequence[int],
     settings: Settings | None,
     findings: Findings,
+    turns: int = 2,
 ) -> None:
-    """Three rounds from the same initial policy under every seed."""
-    start = toy_value(policy)
+    """Three rounds from the same initial policy under every seed, in the game of so many turns."""
+    start, best = toy_value(policy, turns), toy_optimum(turns)
     closed = []
     for seed in seeds:
-        end = _learned(replace(trial, settings=settings or LEARN), policy, root, seed)
-        closed.append((end - start) / (OPTIMUM - start))
+        end = _learned(replace(trial, settings=settings or LEARN), policy, root, seed, turns)
+        closed.append((end - start) / (best - start))
         findings.expect(
             f"learning: {LEAST:.0%} of the room to the best policy of the toy game is closed",
             closed[-1] >= LEAST,
-            f"J {start:.3f} became {end:.3f} under seed {seed}, the best is {OPTIMUM:.3f}; if it "
-            "hardly moves, give options with a larger step size",
+            f"J {start:.3f} became {end:.3f} under seed {seed}, the best is {best:.3f}; if it "
+            "hardly moves, give options with a larger step size or more steps",
         )
     findings.remark(
-        f"learning: J {start:.3f} of the initial policy, {OPTIMUM:.3f} of the best; in {_ROUNDS} "
+        f"learning: J {start:.3f} of the initial policy, {best:.3f} of the best; in {_ROUNDS} "
         f"rounds {fmean(closed):.0%} of the room between them is closed on average "
         f"({', '.join(f'{c:.0%}' for c in closed)})"
     )
 
 
-def _learned(trial: Trial, policy: PolicyRef, root: Path, seed: int) -> float:
+def _learned(trial: Trial, policy: PolicyRef, root: Path, seed: int, turns: int) -> float:
     """Value after all rounds; the method sees logs of its own policies only."""
     initial = policy
     earlier: list[tuple[Conversation, ...]] = []
@@ -77,10 +78,10 @@ def _learned(trial: Trial, policy: PolicyRef, root: Path, seed: int) -> float:
     own = replace(s, q=replace(s.q, seed=seed), improve=replace(s.improve, seed=seed))
     trial = replace(trial, settings=own)
     for i in range(_ROUNDS):
-        played = play_toy(policy, _CONVERSATIONS, round=i, seed=seed)
+        played = play_toy(policy, _CONVERSATIONS, round=i, seed=seed, turns=turns)
         batch = RoundBatch(i, played, initial, tuple(earlier))
         folder = root / f"learn-{seed}-{i}"
         policy = trial.update(policy, batch, folder, before=before)
         earlier.append(played)
         before = folder
-    return toy_value(policy)
+    return toy_value(policy, turns)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from iterpo.domain import PolicyRef
-from iterpo.errors import ConformanceError
+from iterpo.errors import ConfigError, ConformanceError
 from iterpo.methods import Method, RoundBatch
 from iterpo.methods.workspace import Settings
 from iterpo.testing.interruptions import Trial
 from iterpo.testing.learning import check_learning
 from iterpo.testing.report import Findings, Report
+from iterpo.testing.toy_game import TURNS
 from iterpo.testing.updates import (
     QUICK,
     check_explored,
@@ -35,6 +36,7 @@ def check_method(
     seeds: Sequence[int] = (),
     settings: Settings | None = None,
     thorough: bool = False,
+    turns: int = 2,
     toy: tuple[PolicyRef, RoundBatch] | None = None,
 ) -> Report:
     """Try a method on a toy game with a tiny random model, on the CPU.
@@ -49,6 +51,9 @@ def check_method(
         settings: Of the workspace it learns with; by default ``learning.LEARN``.
         thorough: Whether updates are also stopped in every stage, killed there by SIGKILL in
             processes of their own, and tried with other endings of what is kept for the judge.
+        turns: Of the agent in the game that it must improve. Give 1 for a method that credits a
+            turn with nothing that comes later (gamma 0): what it learns of the first of two turns
+            is noise, and the value of the game follows that as much as what it learns of the last.
         toy: What ``quick_batch`` gave, where several methods are checked.
 
     Returns:
@@ -57,8 +62,10 @@ def check_method(
     Raises:
         ConformanceError: if something is wrong; lists all of it, each with a counter-example.
         UnknownNameError: if no method is called so.
-        ConfigError: if the options are wrong.
+        ConfigError: if the options are wrong, or there is no game of so many turns.
     """
+    if turns not in TURNS:
+        raise ConfigError(f"turns is {turns!r}; there is a toy game of 1 and of 2")
     named = method if isinstance(method, str) else getattr(method, "__name__", repr(method))
     findings = Findings()
     trial = Trial(method, options or {}, QUICK)
@@ -78,7 +85,7 @@ def check_method(
                 findings.unchecked("judge, SIGKILL", "give thorough=True")
         if seeds:
             with findings.calling("learning", "on the toy game"):
-                check_learning(trial, policy, root, seeds, settings, findings)
+                check_learning(trial, policy, root, seeds, settings, findings, turns)
         else:
             findings.unchecked("learning", "give seeds=(0, 1, 2) to have it learn the toy game")
     report = findings.report(named, "a method")

@@ -5,6 +5,9 @@ nothing was said) is odd, else to "right". After "left" an answer with an odd nu
 and worth 1, after "right" one whose number divides by four; all else ends without agreement. So the
 first turn pays only by what follows it. A turn is one token long, which is why the value of a
 policy can be computed exactly.
+
+The game of one turn is the second half of it: the kernel says where the partner is, and the answer
+is all that there is. A method that credits a turn with nothing that comes later can learn it too.
 """
 
 from __future__ import annotations
@@ -33,12 +36,12 @@ from iterpo.testing.tiny_model import tiny_model
 if TYPE_CHECKING:
     from iterpo.models.backbone import Backbone
 
-__all__ = ["GAMMA", "KERNELS", "OPTIMUM", "play_toy", "toy_policy", "toy_value"]
+__all__ = ["GAMMA", "KERNELS", "TURNS", "play_toy", "toy_optimum", "toy_policy", "toy_value"]
 
 GAMMA = 0.9
 """Discount of ``toy_value``, per agent turn."""
-OPTIMUM = GAMMA
-"""Value of the best policy: a sure agreement in the second turn."""
+TURNS = (1, 2)
+"""How many turns of the agent a game can have."""
 KERNELS = 4
 """Different conversations, told apart by the partner's first message."""
 
@@ -51,12 +54,18 @@ def toy_policy(folder: Path, seed: int = 0) -> PolicyRef:
     return base_policy(str(tiny_model(folder, seed)))
 
 
+def toy_optimum(turns: int = 2) -> float:
+    """Value of the best policy: a sure agreement in the last turn."""
+    return float(GAMMA ** (turns - 1))
+
+
 def play_toy(
     policy: PolicyRef,
     n: int,
     *,
     round: int = 0,  # noqa: A002
     seed: int = 0,
+    turns: int = 2,
 ) -> tuple[Conversation, ...]:
     """``n`` conversations sampled by a policy, a kernel after the other.
 
@@ -65,13 +74,14 @@ def play_toy(
         n: How many.
         round: Round that they are logged for.
         seed: Seed of the draws.
+        turns: Of the agent; one of ``TURNS``.
     """
     from iterpo.models.backbone import load
     from iterpo.models.generation import generate
 
     backbone = load(policy, device="cpu")
-    talks = [[Turn(Role.PARTNER, _first(i % KERNELS))] for i in range(n)]
-    for t in range(2):
+    talks = [[Turn(Role.PARTNER, _first(i % KERNELS, turns))] for i in range(n)]
+    for t in range(turns):
         if t:
             for own in talks:
                 own.append(Turn(Role.PARTNER, _answer(own[1].text)))
@@ -91,29 +101,36 @@ def play_toy(
     )  # fmt: skip
 
 
-def toy_value(policy: PolicyRef) -> float:
-    """J of a policy, exactly: the mean over kernels of E[gamma * reward], all answers enumerated.
+def toy_value(policy: PolicyRef, turns: int = 2) -> float:
+    """J of a policy, exactly: the discounted probability of agreement, all answers enumerated.
 
-    A policy that never agrees has 0, the best one ``OPTIMUM``.
+    A policy that never agrees has 0, the best one ``toy_optimum``.
     """
     from iterpo.models.backbone import load
 
     backbone = load(policy, device="cpu")
-    openings = [[Turn(Role.PARTNER, _first(k))] for k in range(KERNELS)]
     ids = range(backbone.model.config.vocab_size)
     texts = [backbone.chat.decode([i]) for i in ids]
     told = [Sampled((i,), None, _DRAW, "", 0, "", "length") for i in ids]
-    later = [
-        [*own, Turn(Role.AGENT, texts[i], sampled=told[i]), Turn(Role.PARTNER, _answer(texts[i]))]
-        for own in openings
-        for i in ids
-    ]
-    weights = [p for row in _next_word(backbone, openings) for p in row]
+    talks = [[Turn(Role.PARTNER, _first(k, turns))] for k in range(KERNELS)]
+    weights = [1 / KERNELS] * KERNELS
+    for _ in range(turns - 1):
+        rows = _next_word(backbone, talks)
+        weights = [w * p for w, row in zip(weights, rows, strict=True) for p in row]
+        talks = [
+            [
+                *own,
+                Turn(Role.AGENT, texts[i], sampled=told[i]),
+                Turn(Role.PARTNER, _answer(texts[i])),
+            ]
+            for own in talks
+            for i in ids
+        ]
     agreed = [
-        sum(p for text, p in zip(texts, row, strict=True) if _agreed(own[2].text, text))
-        for own, row in zip(later, _next_word(backbone, later), strict=True)
+        sum(p for text, p in zip(texts, row, strict=True) if _agreed(own[-1].text, text))
+        for own, row in zip(talks, _next_word(backbone, talks), strict=True)
     ]
-    return GAMMA * math.fsum(map(operator.mul, weights, agreed)) / KERNELS
+    return toy_optimum(turns) * math.fsum(map(operator.mul, weights, agreed))
 
 
 def _next_word(backbone: Backbone, talks: Sequence[Sequence[Turn]]) -> list[list[float]]:
@@ -140,8 +157,8 @@ def _prompt(backbone: Backbone, turns: Sequence[Turn]) -> list[int]:
     return list(backbone.chat.prompt_ids(view.messages()))
 
 
-def _first(kernel: int) -> str:
-    return f"item {kernel}"
+def _first(kernel: int, turns: int) -> str:
+    return f"item {kernel}" + ("" if turns > 1 else " left" if kernel % 2 else " right")
 
 
 def _number(text: str) -> int:
@@ -152,12 +169,12 @@ def _answer(said: str) -> str:
     return "left" if _number(said) % 2 else "right"
 
 
-def _agreed(where: str, said: str) -> bool:
+def _agreed(heard: str, said: str) -> bool:
     number = _number(said)
-    return number % 2 == 1 if where == "left" else number % 4 == 0
+    return number % 2 == 1 if heard.endswith("left") else number % 4 == 0
 
 
 def _outcome(turns: Sequence[Turn]) -> Outcome:
-    if _agreed(turns[2].text, turns[3].text):
-        return Outcome(Ending.AGREED, 1.0, closing_message=3)
+    if _agreed(turns[-2].text, turns[-1].text):
+        return Outcome(Ending.AGREED, 1.0, closing_message=len(turns) - 1)
     return Outcome(Ending.TURN_LIMIT, 0.0)
