@@ -59,7 +59,7 @@ def pages() -> dict[Path, str]:
             "Environments", "iterpo.environments", "Also printed by `iterpo envs`."
         ),
         REFERENCE / "methods.md": _registered(
-            "Methods", "iterpo.methods", "Also printed by `iterpo methods`."
+            "Methods", "iterpo.methods", "`iterpo methods NAME` prints the same."
         ),
     }
 

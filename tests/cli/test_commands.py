@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -369,7 +370,7 @@ def test_piped_output_holds_no_colour_codes(run_folder: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_under_the_output_is_one_line() -> None:
-    with open("/dev/full", "w", encoding="utf-8") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
             [sys.executable, "-m", "iterpo", "envs"],
             stdout=full,
@@ -378,4 +379,25 @@ def test_a_full_disk_under_the_output_is_one_line() -> None:
             check=False,
         )
     assert done.returncode == 2
-    assert "No space left" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert "No space left" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_one_method_is_explained_with_its_defaults(call: Call) -> None:
+    told = read(call("methods", "mt_ppo", "--json").stdout)["options"]["target_kl"]
+    assert told["default"] == 0.05
+    assert "KL" in told["meaning"]
+    assert "target_kl" in call("methods", "mt_ppo").stdout
+    wrong = call("methods", "mt_pp")
+    assert wrong.exit_code == 2
+    assert "Did you mean mt_ppo?" in wrong.stderr
+
+
+def test_a_broken_package_hides_no_other_method(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = importlib.metadata.EntryPoint("broken", "not_a_module:Method", "iterpo.methods")
+    monkeypatch.setattr("iterpo.domain.plugins.entry_points", lambda group: [broken])
+    rows = {row["name"]: row for row in read(call("methods", "--json").stdout)}
+    assert "can't be loaded" in rows["broken"]["summary"]
+    assert rows["mt_ppo"]["options"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 
 from iterpo.errors import ConfigError, DataError, MissingDataError
+from iterpo.experiments.study import Cell
 from iterpo.experiments.versions import VERSIONS, present
+from iterpo.report import sources
 from iterpo.report.estimates import by_round, chosen, roster
 from iterpo.report.findings import against, heldout_table, split_table
 from iterpo.report.sections import sections
@@ -151,3 +154,16 @@ def test_a_run_without_versions_gets_those_of_the_report_and_is_told_so(tmp_path
     records = json.loads((source := records_file(tmp_path / "r.json")).read_text())
     source.write_text(json.dumps(records | {"meta": {"versions": ["1"]}}))
     assert dict(versions(source).rows) == present(), "no mapping says nothing"
+
+
+def test_a_cell_whose_plug_in_is_not_here_is_left_to_its_records(tmp_path: Path, run: Path) -> None:
+    place = tmp_path / "cell"
+    shutil.copytree(run, place)
+    plan = (place / "plan.yaml").read_text()
+    (place / "plan.yaml").write_text(plan.replace("name: iterpo", "name: of_another_package"))
+    seen = sources._Gathering()
+    sources._add_cell_run(seen, Cell("ultimatum", "of_another_package", 3), place)
+    assert not seen.runs
+    (note,) = seen.notes
+    assert "of_another_package" in note
+    assert "pip install" in note

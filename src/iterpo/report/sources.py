@@ -171,12 +171,22 @@ def _add_study(seen: _Gathering, folder: Path) -> None:
     seen.behaviours += found_beside(folder, folder.name, seen.notes)
     for cell in dict.fromkeys(map(_cell, given)):
         if _is_run(place := cell.folder(folder)):
-            seen.runs.append(CellRun(cell, read_run(place)))
-            seen.behaviours += found_beside(place, str(cell), seen.notes)
+            _add_cell_run(seen, cell, place)
     failed = facts.meta.get("failed") or {}
     for cell in facts.meta.get("unfinished", ()):
         why = failed.get(cell, "it is not finished").splitlines()
         seen.notes.append(f"{cell} is left out: {why[0] if why else 'it failed'}")
+
+
+def _add_cell_run(seen: _Gathering, cell: Cell, place: Path) -> None:
+    """What only the run folder of a finished cell has: its transcripts and metrics."""
+    try:
+        run = read_run(place)
+    except ConfigError as error:  # a plug-in of its plan is not here: the records need none
+        seen.notes.append(f"{cell}: its run folder is left unread: {error}")
+        return
+    seen.runs.append(CellRun(cell, run))
+    seen.behaviours += found_beside(place, str(cell), seen.notes)
 
 
 def _add_records(seen: _Gathering, path: Path) -> None:
