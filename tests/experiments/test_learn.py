@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,7 @@ def log(run: Path, i: int, *, worse_by: int = 0, n: int = 8) -> None:
 def plan(tmp_path: Path) -> Plan:
     small = ["improve.steps=1", "improve.prompts_per_step=2", "improve.group_size=2"]
     small += ["improve.sampling.max_new_tokens=4", "rounds=2", "stop_when_q_converged=0.1"]
+    small += ["verdict.states=4"]
     return load_plan("smoke", [f"policy.model={tiny_model(tmp_path / 'tiny')}", *small])
 
 
@@ -187,19 +189,22 @@ def test_killed_at_any_moment_a_roll_back_ends_in_the_same_bytes(
 ) -> None:
     """After fitting Q, after improving, and after the verdict, before the seal."""
     plan = replace(
-        refusing(plan), roll_back=replace(plan.roll_back, enabled=True),
+        plan, roll_back=replace(plan.roll_back, enabled=True),
         q=replace(plan.q, judge_fraction=0.5),
     )  # fmt: skip
-
     workspace = learn.FolderWorkspace
     moments = ((workspace, "improve"), (workspace, "verdict"), (learn, "seal"))
 
-    def play(run: Path, at_moments: bool) -> dict[str, bytes]:
-        for i, worse_by in enumerate((0, 1)):
-            log(run, i, worse_by=worse_by, n=16)
-            killed.update(run, plan, i, monkeypatch, moments if at_moments else ())
-        return killed.left(run)
-
-    left = play(tmp_path / "a", at_moments=True)
-    assert left == play(tmp_path / "b", at_moments=False)
+    log(tmp_path / "a", 0, n=16)
+    killed.update(tmp_path / "a", plan, 0, monkeypatch)
+    log(tmp_path / "a", 1, worse_by=1, n=16)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    killed.update(tmp_path / "a", refusing(plan), 1, monkeypatch, moments)
+    killed.update(tmp_path / "b", refusing(plan), 1, monkeypatch)
+    left = killed.left(tmp_path / "a")
+    assert left == killed.left(tmp_path / "b")
+    told = facts_of(tmp_path / "a", 1)
+    assert (told["roll_back"]["rolls_back"], told["verdict"], told["next"]) == (
+        True, "refused", "parent",
+    )  # fmt: skip
     assert any("/judge/" in name for name in left)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -232,44 +228,3 @@ def test_an_update_without_anything_to_imitate_deploys_the_same_policy_again(
     assert facts["verdict"] == "unchanged"
     assert "nothing to imitate" in facts["notes"][0]
     assert policy_of_round(tmp_path, plan, 1).id == policy.id
-
-
-KILLED = """
-import os, signal, sys
-from dataclasses import replace
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from iterpo.methods import RoundBatch, make
-from iterpo.methods.workspace import FolderWorkspace
-from iterpo.models.hub import base_policy
-from methods.test_logged_methods import FAST, SETTINGS, mixed
-
-def progress(stage, done, total, facts):
-    if done == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-policy = base_policy(sys.argv[1])
-settings = replace(SETTINGS, improve=replace(SETTINGS.improve, checkpoint_every=1))
-workspace = FolderWorkspace(Path(sys.argv[2]), settings, progress)
-make(sys.argv[3], FAST).update(policy, RoundBatch(0, mixed(), policy), workspace)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["mt_kto", "mt_sft"])
-def test_killed_with_sigkill_an_update_goes_on_to_the_same_bytes(
-    method: str, policy: PolicyRef, tmp_path: Path
-) -> None:
-    settings = replace(SETTINGS, improve=replace(SETTINGS.improve, checkpoint_every=1))
-    batch = RoundBatch(0, mixed(), policy)
-    made = make(method, FAST)
-    whole = made.update(policy, batch, FolderWorkspace(tmp_path / "whole", settings))
-    command = [sys.executable, "-c", KILLED, policy.base_model, str(tmp_path / "cut"), method]
-    places = [str(Path(__file__).parents[1]), *sys.path]
-    killed = subprocess.run(command, env={**os.environ, "PYTHONPATH": ":".join(places)})
-    assert killed.returncode == -signal.SIGKILL
-    (left_over,) = (tmp_path / "cut" / "work").glob("checkpoint-*")
-    rest = made.update(policy, batch, FolderWorkspace(tmp_path / "cut", settings))
-    assert rest.id == whole.id, left_over
-    assert left(tmp_path / "whole") == left(tmp_path / "cut")

@@ -35,35 +35,6 @@ from methods.conftest import IMPROVE
 from policy_improvement.tiny import write_model
 
 OPTIONS = {"learning_rate": 1e-2, "value_learning_rate": 1e-2, "gradient_accumulation": 4}
-EVERY_STEP = replace(IMPROVE, checkpoint_every=1)
-
-
-class Killed(BaseException):
-    pass
-
-
-def test_killed_anywhere_an_update_ends_in_the_same_bytes(
-    policy: PolicyRef, batch: RoundBatch, tmp_path: Path
-) -> None:
-    def update(folder: Path, kill: tuple[str, int] = ("", 0)) -> PolicyRef:
-        def progress(stage: str, done: int, *_: object) -> None:
-            if (stage, done) == kill:
-                raise Killed
-
-        space = FolderWorkspace(folder, Settings(improve=EVERY_STEP), progress)
-        return make("mt_ppo", OPTIONS).update(policy, batch, space)
-
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    expected = update(whole)
-    for moment in (1, 2):
-        with pytest.raises(Killed):
-            update(killed, ("improve", moment))
-    update(killed)
-    assert update(killed).id == expected.id != policy.id
-    files = ("policy/adapter_model.safetensors", "value/head.safetensors", "value/manifest.json")
-    for name in (*files, "metrics/improve-metrics.jsonl"):
-        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
-    assert not (killed / "work").exists()
 
 
 def test_it_learns_from_none_of_the_conversations_that_are_for_the_judge(

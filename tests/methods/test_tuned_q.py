@@ -10,7 +10,7 @@ import pytest
 
 from iterpo.artifacts import open_sealed
 from iterpo.domain import PolicyRef, Sampling, decisions
-from iterpo.experiments.events import ignore
+from iterpo.experiments.events import Report, ignore
 from iterpo.experiments.loop import run
 from iterpo.experiments.phases import execute
 from iterpo.experiments.plan import load_plan
@@ -24,6 +24,7 @@ from iterpo.policy_evaluation.base import QConfig, TuneConfig
 from iterpo.policy_evaluation.continuation import first_own_return
 from iterpo.policy_evaluation.split import set_aside
 from iterpo.store import read_conversations
+from iterpo.testing.interruptions import Stopped
 from methods.conftest import IMPROVE, sampled_talks
 
 TUNE = TuneConfig(r=4, alpha=8, learning_rate=5e-3, epochs=2)
@@ -86,17 +87,24 @@ def test_the_policy_that_is_improved_carries_nothing_of_the_critic(
 
 
 def test_a_tiny_run_of_the_loop_with_optimism(tmp_path: Path) -> None:
-    """Three rounds; the third explores by the tuned Q of the second, its adapter on an adapter."""
+    """Up to the third batch: explored by the tuned Q of the second, its adapter on an adapter."""
     small = ["collect.scenarios=6", "heldout.scenarios=3", "rounds=3"]
     quick = ["improve.steps=1", "improve.prompts_per_step=2", "improve.group_size=2"]
     tuned = ["q.tune={r: 4, alpha: 8, epochs: 1}", "q.heads=2", "q.off_policy=drop"]
-    optimism = ["collect.optimism={share: 0.5, candidates: 3, within: 1}", "verdict.states=4"]
+    optimism = ["collect.optimism={share: 0.5, candidates: 3, within: 1}", "verdict.states=0"]
     plan = load_plan("smoke", [*small, *quick, *tuned, *optimism])
-    run(plan, tmp_path / "run", execute=lambda folder, key, _, report: execute(folder, key, report))
+
+    def play(folder: Path, key: str, _: int, report: Report) -> None:
+        if key == "round-2/update":
+            raise Stopped
+        execute(folder, key, report)
+
+    with pytest.raises(Stopped):
+        run(plan, tmp_path / "run", execute=play)
     facts = read_run(tmp_path / "run")
-    assert [r.deploy["optimism"]["q_round"] for r in facts.rounds] == [None, 0, 1, None]
+    assert [r.deploy["optimism"]["q_round"] for r in facts.rounds] == [None, 0, 1]
     assert facts.rounds[2].deploy["optimism"]["said"] > 0
-    for i in range(3):
+    for i in range(2):
         place = tmp_path / f"run/round-{i}/update/q"
         assert (place / "critic.safetensors").is_file()
         assert open_sealed(place)["facts"]["config"]["tune"]["r"] == 4
