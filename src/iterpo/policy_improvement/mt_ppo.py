@@ -16,10 +16,10 @@ from typing import Any
 
 from iterpo.domain import Conversation, DiscountUnit, derive
 from iterpo.errors import BatchError, ConfigError
-from iterpo.models.backbone import attach_lora
+from iterpo.models.backbone import Backbone, attach_lora
 from iterpo.models.chat import check_ids
 from iterpo.policy_improvement.base import ImproveResult, Training
-from iterpo.policy_improvement.episodes import episodes, fingerprint
+from iterpo.policy_improvement.episodes import Episode, episodes, fingerprint
 from iterpo.policy_improvement.logged import on_policy, schedule
 from iterpo.policy_improvement.ppo_batch import PpoBatch, prepare
 from iterpo.policy_improvement.ppo_config import PpoConfig
@@ -66,23 +66,7 @@ def train(
             "plan), since dropout makes the ratio of an unchanged policy differ from 1"
         )
     backbone, seed = training.backbone, derive(training.seed, "mt_ppo")
-    usable = on_policy(conversations, config.off_policy)
-    limit = min(config.max_length or backbone.context_length, backbone.context_length)
-    found, shortened = episodes(
-        usable,
-        backbone.chat,
-        limit,
-        gamma=gamma,
-        unit=unit,
-        drop_old_turns=config.drop_old_turns,
-    )
-    if not found:
-        raise BatchError(
-            f"none of the {len(conversations)} conversations has a reward and an agent action of "
-            "the policy's own, so there is nothing to learn from. Collect conversations in which "
-            "the agent speaks, or check the filter that made the batch."
-        )
-    check_ids((ids for e in found for ids in e.passes), backbone.vocabulary)
+    found, shortened = _episodes(backbone, conversations, config, gamma, unit)
     prepared = stage("value", lambda new, old: prepare(training, found, config, new, old))
     facts = {
         "policy": backbone.policy.id,
@@ -104,3 +88,30 @@ def train(
     )
     left_out = len(conversations) - len(found)
     return run(job, {"left_out": left_out, "shortened_prompts": shortened})
+
+
+def _episodes(
+    backbone: Backbone,
+    conversations: Sequence[Conversation],
+    config: PpoConfig,
+    gamma: float,
+    unit: DiscountUnit,
+) -> tuple[tuple[Episode, ...], int]:
+    """What can be learned from, and how many states were shortened for it."""
+    limit = min(config.max_length or backbone.context_length, backbone.context_length)
+    found, shortened = episodes(
+        on_policy(conversations, config.off_policy),
+        backbone.chat,
+        limit,
+        gamma=gamma,
+        unit=unit,
+        drop_old_turns=config.drop_old_turns,
+    )
+    if not found:
+        raise BatchError(
+            f"none of the {len(conversations)} conversations has a reward and an agent action of "
+            "the policy's own, so there is nothing to learn from. Collect conversations in which "
+            "the agent speaks, or check the filter that made the batch."
+        )
+    check_ids((ids for e in found for ids in e.passes), backbone.vocabulary)
+    return found, shortened
