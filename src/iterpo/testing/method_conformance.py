@@ -83,11 +83,8 @@ def check_method(
                 check_kills(trial, policy, batch, first, findings)
             else:
                 findings.unchecked("judge, SIGKILL", "give thorough=True")
-        if seeds:
-            with findings.calling("learning", "on the toy game"):
-                check_learning(trial, policy, root, seeds, settings, findings, turns)
-        else:
-            findings.unchecked("learning", "give seeds=(0, 1, 2) to have it learn the toy game")
+        with findings.calling("learning", "on the toy game"):
+            check_learning(trial, policy, root, seeds, settings, findings, turns)
     report = findings.report(named, "a method")
     if not report.ok:
         raise ConformanceError(str(report))
