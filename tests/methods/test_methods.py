@@ -149,7 +149,7 @@ def test_a_stage_is_filled_once_and_again_after_a_kill(tmp_path: Path) -> None:
 def test_options_of_a_method_are_its_own_and_checked_with_the_plan() -> None:
     with pytest.raises(ConfigError, match="iterpo takes no options; given beta"):
         make("iterpo", {"beta": 0.1})
-    with pytest.raises(ConfigError, match=r"method\.options\.st_grpo takes no options; given a, b"):
+    with pytest.raises(ConfigError, match=r"method\.options: st_grpo takes no options; given a, b"):
         load_plan("smoke", ["method={name: st_grpo, options: {a: 1, b: 2}}"])
     plain = load_plan("smoke")
     assert replace(plain, method=MethodPlan("iterpo", {})).identity() == plain.identity()
