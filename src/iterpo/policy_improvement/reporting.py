@@ -64,7 +64,8 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
             return
         metrics = {k: v for k, v in self.tally.latest.items() if v == v}
         for ours, theirs in _METRICS.items():
-            if logs.get(theirs) is not None:
+            # A measured KL stays: TRL's, with beta, is another estimator over the loss's tokens.
+            if ours not in metrics and logs.get(theirs) is not None:
                 metrics[ours] = float(logs[theirs])
         # Not the trainer's own, which leaves out tied groups, where entropy goes first.
         metrics["entropy"], self.tally.entropy = self.tally.entropy, 0.0
