@@ -1,0 +1,230 @@
+"""What one round can gain at most: the best of eight answers at every turn, by Q and by simulation.
+
+    python benchmarks/learning/limits.py --games casino job_interview
+
+nano plays held-out kernels, and at each turn draws eight answers. `first` says the first of them,
+which is the policy as it is. `q` says the one that a fitted Q likes best, `simulation` the one with
+the highest mean return of four plays behind it: the improvement step with an exact argmax, and with
+an exact Q too, of a policy that can represent any choice. Beside them stands the policy that one
+round of training made, from the records of improvement.py. So what is missing between
+
+    J(trained)  and J(q):           steps, distance, or what the policy can represent
+    J(q)        and J(simulation):  Q
+    J(simulation) and J*:           answers that are never drawn, and that a single round improves
+                                    each turn for a policy that goes on as before
+
+Finished games are kept in the file of results and not redone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import torch
+from cells import GAMES, ROOT, cell_plan, measured, versions, write_records
+from continuations import returns_behind, table_of
+
+from iterpo.agents.base import Seat
+from iterpo.agents.scripted import ScriptedPartner
+from iterpo.collect import Table, collect, play, seats
+from iterpo.domain import (
+    Conversation,
+    Response,
+    Role,
+    Split,
+    State,
+    Turn,
+    View,
+    action_indices,
+    derive,
+)
+from iterpo.experiments.plan import Plan
+from iterpo.experiments.rollout import draw_scenarios
+from iterpo.measure import measure
+from iterpo.measure.compare import compare
+from iterpo.models.backbone import Backbone, load
+from iterpo.models.checkpoints import load_policy
+from iterpo.models.generation import generate
+from iterpo.policy_evaluation.fit import fit_q
+
+PLAN = Path(__file__).with_name("improvement.yaml")
+ANSWERS, CONTINUATIONS, SEED = 8, 4, 3
+Choose = Callable[[Sequence[Conversation], Sequence[Sequence[Response]]], list[int]]
+"""Open conversations and the answers drawn in each, to the place of what is said."""
+
+
+_WAITS = "the agent waits"
+
+
+class _Waiting:
+    """An agent that stops a play where it would speak."""
+
+    def __call__(self, seat: Seat) -> _Waiting:
+        del seat
+        return self
+
+    async def reply(self, view: View) -> NoReturn:
+        raise RuntimeError(f"{_WAITS} at message {len(view.turns)}")
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass
+class Bench:
+    """One game, its policy and its held-out kernels."""
+
+    plan: Plan
+    backbone: Backbone
+    table: Table
+    scenarios: dict[str, Any]
+
+    @classmethod
+    def of(cls, game: str, kernels: int) -> Bench:
+        """At the settings of improvement.py, seed 3."""
+        plan = cell_plan(PLAN, game, [f"heldout.scenarios={kernels}"], SEED)
+        backbone = load(load_policy(plan.policy.model), dtype=plan.policy.dtype, device="cpu")
+        table = table_of(plan, backbone)
+        drawn = draw_scenarios(table.environment, plan, Split.HELDOUT, 0)
+        return cls(plan, backbone, table, {s.kernel_id: s for s in drawn})
+
+    def play(self, choose: Choose) -> list[Conversation]:
+        """Every kernel once; all conversations that are open are answered at the same time."""
+        waiting = replace(self.table, agent=_Waiting())
+        scenarios = list(self.scenarios.values())
+        chairs = {
+            s.scenario.kernel_id: s for s in seats(scenarios, 1, round=0, seed=self.plan.seed)
+        }
+        open_: dict[str, tuple[Turn, ...]] = dict.fromkeys(chairs, ())
+        done: dict[str, Conversation] = {}
+
+        async def go_on() -> list[Conversation]:
+            jobs = (play(waiting, chairs[name], begun) for name, begun in open_.items())
+            return list(await asyncio.gather(*jobs))
+
+        while open_:
+            found = asyncio.run(go_on())
+            talks = [c for c in found if _WAITS in c.outcome.detail]
+            done |= {c.kernel_id: c for c in found if _WAITS not in c.outcome.detail}
+            answers = self.answers(talks)
+            said = choose(talks, answers) if talks else []
+            open_ = {
+                c.kernel_id: (*c.turns, Turn(Role.AGENT, drawn[k].text))
+                for c, drawn, k in zip(talks, answers, said, strict=True)
+            }
+        partner, gamma = cast(ScriptedPartner, self.table.partner), self.plan.q.gamma
+        return [
+            replace(done[name], j_star=partner.j_star(scenario, gamma))
+            for name, scenario in self.scenarios.items()
+        ]
+
+    def answers(self, talks: Sequence[Conversation]) -> list[list[Response]]:
+        """Eight of each; the same ones wherever a conversation has gone the same way."""
+        states = [self.state(c) for c in talks]
+        prompts = [self.backbone.chat.prompt_ids(s.messages) for s in states]
+        seeds = [
+            derive(SEED, "limits", s.kernel_id, s.t, k) for s in states for k in range(ANSWERS)
+        ]
+        rows = [prompt for prompt in prompts for _ in range(ANSWERS)]
+        drawn = generate(self.backbone, rows, self.plan.collect.sampling, seeds) if rows else []
+        said = [Response(self.backbone.chat.decode(g.token_ids), g.token_ids) for g in drawn]
+        return [said[i : i + ANSWERS] for i in range(0, len(said), ANSWERS)]
+
+    def state(self, talk: Conversation) -> State:
+        """What the agent sees before it speaks."""
+        scenario = self.scenarios[talk.kernel_id]
+        view = self.table.environment.view(scenario, Role.AGENT, talk.turns)
+        t = len(action_indices(talk.turns)) + 1
+        return State(talk.id, talk.kernel_id, t, view.messages())
+
+    def by_q(self) -> Choose:
+        """Q of the recipe, fitted on a round of the game's training kernels."""
+        kernels = draw_scenarios(self.table.environment, self.plan, Split.TRAIN, 0)
+        per = self.plan.collect.per_scenario
+        log = collect(self.table, seats(kernels, per, round=0, seed=self.plan.seed))
+        q = fit_q(self.backbone, log, self.plan.q).q
+
+        def choose(
+            talks: Sequence[Conversation], answers: Sequence[Sequence[Response]]
+        ) -> list[int]:
+            states = [self.state(c) for c in talks for _ in range(ANSWERS)]
+            scores = cast("list[float]", q(states, [a for drawn in answers for a in drawn]))
+            return _favourites(scores)
+
+        return choose
+
+    def by_simulation(
+        self, talks: Sequence[Conversation], answers: Sequence[Sequence[Response]]
+    ) -> list[int]:
+        """Mean return of some plays behind each answer, with the policy as it is."""
+        spoken = Turn(Role.AGENT, "")
+        places = [
+            (
+                self.scenarios[c.kernel_id],
+                replace(c, turns=(*c.turns, spoken)),
+                len(action_indices(c.turns)) + 1,
+            )
+            for c in talks
+            for _ in range(ANSWERS)
+        ]
+        texts = [a.text for drawn in answers for a in drawn]
+        returns = returns_behind(self.table, self.plan, places, texts, CONTINUATIONS)
+        return _favourites([sum(found) / len(found) if found else -1.0 for found in returns])
+
+
+def _favourites(scores: Sequence[float]) -> list[int]:
+    by_state = torch.tensor(scores).nan_to_num(-1.0).view(-1, ANSWERS)
+    return [int(k) for k in by_state.argmax(dim=1)]
+
+
+def rows_of_game(game: str, kernels: int) -> list[dict[str, Any]]:
+    """J of every way to choose, and its gain over the first answer, paired by kernel."""
+    bench = Bench.of(game, kernels)
+    gamma = bench.plan.q.gamma
+    ways: dict[str, Callable[[], Choose]] = {
+        "first": lambda: lambda talks, _: [0] * len(talks),
+        "q": bench.by_q,
+        "simulation": lambda: bench.by_simulation,
+    }
+    rows: list[dict[str, Any]] = []
+    first: list[Conversation] = []
+    for way, make in ways.items():
+        begun = time.process_time()
+        played = bench.play(make())
+        first = first or played
+        row = {"game": game, "way": way, "conversations": len(played)}
+        row |= measured(measure(played, gamma).to_dict())
+        if way != "first":
+            gain = compare(played, first, gamma).J_agent_turn
+            row |= {"gain": round(gain.mean, 4), "gain_se": round(gain.se, 4)}
+        rows.append(row | {"cpu_s": round(time.process_time() - begun, 1)})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--games", nargs="+", default=list(GAMES), choices=list(GAMES))
+    parser.add_argument("--kernels", type=int, default=100, help="held-out ones, each played once")
+    results = ROOT / "benchmarks" / "results" / "limits-nano.json"
+    parser.add_argument("--results", type=Path, default=results)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = json.loads(options.results.read_text())["records"] if options.results.exists() else []
+    for game in options.games:
+        if game not in {r["game"] for r in found}:
+            found += rows_of_game(game, options.kernels)
+            meta = {"versions": versions(), "answers": ANSWERS, "continuations": CONTINUATIONS}
+            write_records(options.results, {**meta, "seed": SEED}, found)
+
+
+if __name__ == "__main__":
+    main()
