@@ -5,8 +5,11 @@
 J* is the best return of somebody who reads the partner's limit. A policy never can: it learns of it
 from the partner's counters. The number here is the best return of an agent that knows what every
 deal is worth to the partner and how its limit and its way of conceding are drawn, but not the draw,
-and that reads its aspiration off every counter exactly. No policy can do better in the mean, so
-what lies between it and J* is nobody's to gain. Held-out kernels, unit `agent_turn`.
+and that reads its aspiration off every counter exactly, and everything off the third. No policy can
+do better in the mean, so what lies between it and J* is nobody's to gain; how much of it a policy
+can have is another question. `simple` is what is certainly to be had by who knows what deals are
+worth to the partner: the best first demand, then what the first counter shows to be acceptable.
+Held-out kernels, unit `agent_turn`.
 """
 
 from __future__ import annotations
@@ -64,6 +67,17 @@ def best_without_the_draw(reach: Table, gamma: float, opens_with_a_box: bool) ->
     return float(max(options))
 
 
+def simple_plan(reach: Table, gamma: float) -> float:
+    """Best mean return of one demand for all draws, then of what the first counter was worth.
+
+    >>> simple_plan(np.array([[0.0, 1.0], [0.0, 0.5]]), 0.9)
+    0.725
+    """
+    answer = reach[:, 1] if reach.shape[1] > 1 else np.zeros(len(reach))
+    demands = np.unique(answer)
+    return float(max(np.where(answer >= m, m, gamma * answer).mean() for m in demands))
+
+
 def _after_a_counter(reach: Table, gamma: float) -> float:
     """Mean worth at action 2, of draws whose second counter looked alike: (draws, K)."""
     turns = reach.shape[1]
@@ -94,16 +108,18 @@ def attainable(game: str, draws: int, kernels: int) -> dict[str, object]:
     plan = cell_plan(PLAN, game, [], 0)
     env = environments.make(game, **plan.environment.options)
     scenarios = draw_scenarios(env, plan, Split.HELDOUT, 0)[:kernels]
-    blind, seeing = [], []
+    blind, simple, seeing = [], [], []
     for scenario in scenarios:
         bargains = [cast(Bargaining, env).bargain(scenario, seed) for seed in range(draws)]
         reach = np.array([[b.reach(a) for a in b.aspirations] for b in bargains])
         blind.append(best_without_the_draw(reach, plan.q.gamma, not bargains[0].talks_first))
+        simple.append(simple_plan(reach, plan.q.gamma))
         seeing.append(statistics.fmean(b.j_star(plan.q.gamma)["agent_turn"] for b in bargains))
     return {
         "game": game,
         "kernels": len(scenarios),
         "draws": draws,
+        "simple": round(statistics.fmean(simple), 4),
         "attainable": round(statistics.fmean(blind), 4),
         "J_star": round(statistics.fmean(seeing), 4),
     }

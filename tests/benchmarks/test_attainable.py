@@ -13,9 +13,20 @@ LEARNING = Path(__file__).parents[2] / "benchmarks" / "learning"
 
 
 @pytest.fixture
-def best(monkeypatch: pytest.MonkeyPatch) -> Any:
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(LEARNING))
-    return importlib.import_module("attainable").best_without_the_draw
+    return importlib.import_module("attainable")
+
+
+@pytest.fixture
+def best(module: Any) -> Any:
+    return module.best_without_the_draw
+
+
+def test_a_simple_plan_demands_once_and_then_asks_for_what_was_countered(module: Any) -> None:
+    reach = np.array([[0.0, 1.0, 1.0], [0.0, 0.5, 0.8]])
+    assert module.simple_plan(reach, 0.9) == pytest.approx((1.0 + 0.45) / 2)  # demands 1
+    assert module.simple_plan(np.array([[0.0, 1.0], [0.0, 0.95]]), 0.9) == pytest.approx(0.95)
 
 
 @pytest.mark.parametrize(
