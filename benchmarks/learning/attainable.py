@@ -81,7 +81,7 @@ def simple_plan(reach: Table, gamma: float) -> float:
 def _after_a_counter(reach: Table, gamma: float) -> float:
     """Mean worth at action 2, of draws whose second counter looked alike: (draws, K)."""
     turns = reach.shape[1]
-    known = np.full(len(reach), 0.0)  # the third counter gives the rest away
+    known = np.zeros(len(reach))  # the third counter gives the rest away
     for k in range(2, turns):  # action k + 1: accepts counter k + 1, or offers what k + 2 takes
         known = np.maximum(known, gamma**k * reach[:, k])
         if k + 1 < turns:

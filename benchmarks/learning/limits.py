@@ -32,6 +32,7 @@ from cells import GAMES, ROOT, cell_plan, measured, versions, write_records
 from continuations import returns_behind, table_of
 
 from iterpo.agents.base import Seat
+from iterpo.agents.optimist import best
 from iterpo.agents.scripted import ScriptedPartner
 from iterpo.collect import Table, collect, play, seats
 from iterpo.domain import (
@@ -109,12 +110,14 @@ class Bench:
             jobs = (play(waiting, chairs[name], begun) for name, begun in open_.items())
             return list(await asyncio.gather(*jobs))
 
-        while open_:
+        while True:
             found = asyncio.run(go_on())
             talks = [c for c in found if _WAITS in c.outcome.detail]
             done |= {c.kernel_id: c for c in found if _WAITS not in c.outcome.detail}
+            if not talks:
+                break
             answers = self.answers(talks)
-            said = choose(talks, answers) if talks else []
+            said = choose(talks, answers)
             open_ = {
                 c.kernel_id: (*c.turns, Turn(Role.AGENT, drawn[k].text))
                 for c, drawn, k in zip(talks, answers, said, strict=True)
@@ -133,7 +136,7 @@ class Bench:
             derive(SEED, "limits", s.kernel_id, s.t, k) for s in states for k in range(ANSWERS)
         ]
         rows = [prompt for prompt in prompts for _ in range(ANSWERS)]
-        drawn = generate(self.backbone, rows, self.plan.collect.sampling, seeds) if rows else []
+        drawn = generate(self.backbone, rows, self.plan.collect.sampling, seeds)
         said = [Response(self.backbone.chat.decode(g.token_ids), g.token_ids) for g in drawn]
         return [said[i : i + ANSWERS] for i in range(0, len(said), ANSWERS)]
 
@@ -154,7 +157,7 @@ class Bench:
         def choose(
             talks: Sequence[Conversation], answers: Sequence[Sequence[Response]]
         ) -> list[int]:
-            states = [self.state(c) for c in talks for _ in range(ANSWERS)]
+            states = [s for s in map(self.state, talks) for _ in range(ANSWERS)]
             scores = cast("list[float]", q(states, [a for drawn in answers for a in drawn]))
             return _favourites(scores)
 
@@ -176,12 +179,11 @@ class Bench:
         ]
         texts = [a.text for drawn in answers for a in drawn]
         returns = returns_behind(self.table, self.plan, places, texts, CONTINUATIONS)
-        return _favourites([sum(found) / len(found) if found else -1.0 for found in returns])
+        return _favourites([sum(found) / len(found) if found else None for found in returns])
 
 
-def _favourites(scores: Sequence[float]) -> list[int]:
-    by_state = torch.tensor(scores).nan_to_num(-1.0).view(-1, ANSWERS)
-    return [int(k) for k in by_state.argmax(dim=1)]
+def _favourites(scores: Sequence[float | None]) -> list[int]:
+    return [best(scores[i : i + ANSWERS]) for i in range(0, len(scores), ANSWERS)]
 
 
 def rows_of_game(game: str, kernels: int) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from iterpo.errors import ArtifactError, StorageFullError
 __all__ = [
     "MANIFEST",
     "build",
+    "disk_is_full",
     "file_sha256",
     "is_sealed",
     "naming_full_disk",
@@ -127,6 +128,11 @@ def build(folder: Path, kind: str, facts: Mapping[str, Any]) -> Iterator[Path]:
         seal(folder, kind, facts)
 
 
+def disk_is_full(error: OSError) -> bool:
+    """Whether nothing could be written for want of space, on the disk or in a quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
     """Turn "no space left" into an error that says what to do; ``path`` is what was written.
@@ -137,7 +143,7 @@ def naming_full_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not disk_is_full(error):
             raise
         raise StorageFullError(
             f"the disk is full while writing {path}. Everything finished before is kept: "

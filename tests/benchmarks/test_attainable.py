@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-LEARNING = Path(__file__).parents[2] / "benchmarks" / "learning"
-
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(LEARNING))
-    return importlib.import_module("attainable")
+def module(learning: Any) -> Any:
+    return learning("attainable")
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,22 +12,12 @@ from iterpo.experiments.plan import load_plan
 LEARNING = Path(__file__).parents[2] / "benchmarks" / "learning"
 
 
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(LEARNING))
-
-    def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    return load
-
-
 def row(arm: str, seed: int, i: int, j: float, **more: Any) -> dict[str, Any]:
     fixed = {"game": "g", "split": "heldout", "J_star": 1.0, "gain_se": 0.05, "selected": i == 1}
     return {**fixed, "arm": arm, "seed": seed, "round": i, "J_agent_turn": j, **more}
 
 
-def test_claims_are_counted_as_worked_by_hand(module: Any) -> None:
+def test_claims_are_counted_as_worked_by_hand(learning: Any) -> None:
     raw = [
         *(row("iterpo", s, 0, j) for s, j in ((3, 0.5), (4, 0.6))),
         *(row("iterpo", s, 1, j) for s, j in ((3, 0.75), (4, 0.52))),
@@ -37,8 +25,8 @@ def test_claims_are_counted_as_worked_by_hand(module: Any) -> None:
         *(row("shuffled-returns", s, 1, j) for s, j in ((3, 0.45), (4, 0.43))),
         *(row("first-counter", s, 0, 0.7, selected=True) for s in (3, 4)),
     ]
-    records = module("cells").with_regret(raw)
-    bars = module("bars")
+    records = learning("cells").with_regret(raw)
+    bars = learning("bars")
     gains = bars.paired(records, "iterpo", "base")["g"]  # +.25 and -.08
     assert gains == pytest.approx((0.085, 0.165, 2))
     against_noise = bars.paired(records, "iterpo", "shuffled-returns")["g"]  # +.30 and +.09
@@ -53,8 +41,8 @@ def test_claims_are_counted_as_worked_by_hand(module: Any) -> None:
     assert [line.split()[-1] for line in said if line.startswith("iterpo >")] == ["NO"] * 3
 
 
-def test_each_arm_is_another_experiment_and_paper_is_the_preset(module: Any) -> None:
-    ablations = module("ablations")
+def test_each_arm_is_another_experiment_and_paper_is_the_preset(learning: Any) -> None:
+    ablations = learning("ablations")
     path = LEARNING / "improvement.yaml"
     plans = {name: load_plan(path, arm) for name, arm in ablations.ABLATIONS.items()}
     plans["iterpo"] = load_plan(path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +11,10 @@ torch = pytest.importorskip("torch")
 
 from iterpo.policy_evaluation.base import QConfig  # noqa: E402
 
-LEARNING = Path(__file__).parents[2] / "benchmarks" / "learning"
-
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(LEARNING))
-    return importlib.import_module("verdict_rates")
+def module(learning: Any) -> Any:
+    return learning("verdict_rates")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import signal
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from iterpo.artifacts import disk_is_full
 from iterpo.cli import (
     behavior,
     chat,
@@ -98,7 +98,7 @@ def _message(error: IterpoError | ModuleNotFoundError | OSError) -> str | None:
     if isinstance(error, IterpoError):
         return str(error)
     if isinstance(error, OSError):  # a full disk under the output: `iterpo show RUN > file`
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not disk_is_full(error):
             return None
         return f"can't write: {error.strerror}; make room, then give the same command"
     missing = missing_extra(error, "this command")

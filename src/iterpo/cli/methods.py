@@ -28,15 +28,15 @@ def command(
 
     Options are set in method.options; docs/reference/methods.md says what each does, too.
     """
-    from iterpo.methods.base import PLUGINS
+    from iterpo import methods
 
     if name is not None:
-        _show(_described(name, PLUGINS.load(name)), as_json)
+        _show(_described(name), as_json)
         return
     rows = []
-    for known in PLUGINS.names():
+    for known in methods.names():
         try:
-            rows.append(_described(known, PLUGINS.load(known)))
+            rows.append(_described(known))
         except MissingExtraError as error:  # a broken package must not hide the others
             rows.append({"name": known, "summary": str(error), "options": {}})
     if as_json:
@@ -62,10 +62,12 @@ def _show(row: dict[str, Any], as_json: bool) -> None:
     print_table("Options (method.options)", ("option", "default", "what it means"), shown)
 
 
-def _described(name: str, kind: type) -> dict[str, Any]:
+def _described(name: str) -> dict[str, Any]:
     """Name, first line of documentation, and what each option means, with its default."""
     from iterpo.config import json_schema
+    from iterpo.methods.base import PLUGINS
 
+    kind = PLUGINS.load(name)
     summary = (sys.modules[kind.__module__].__doc__ or "").strip().split("\n")[0]
     accepted = getattr(kind, "Options", None)
     schema = json_schema(accepted)["properties"] if accepted else {}
