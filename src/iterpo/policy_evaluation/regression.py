@@ -49,7 +49,10 @@ def regress(
         # A mean of 1 keeps the meaning of the learning rate, and that of the epoch's error.
         weights = None if weights is None else weights / weights.mean()
         optimizer = torch.optim.AdamW(
-            head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+            head.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=True,  # half the time of a fit
         )
         for epoch in range(1, config.epochs + 1):
             data = (targets, weights)
