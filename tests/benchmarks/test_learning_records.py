@@ -17,28 +17,49 @@ def row(arm: str, seed: int, i: int, j: float, **more: Any) -> dict[str, Any]:
     return {**fixed, "arm": arm, "seed": seed, "round": i, "J_agent_turn": j, **more}
 
 
-def test_claims_are_counted_as_worked_by_hand(learning: Any) -> None:
+@pytest.fixture
+def records(learning: Any) -> list[dict[str, Any]]:
+    """Two seeds of one game; ``base`` stands in round 0 of every learning arm."""
     raw = [
         *(row("iterpo", s, 0, j) for s, j in ((3, 0.5), (4, 0.6))),
-        *(row("iterpo", s, 1, j) for s, j in ((3, 0.75), (4, 0.52))),
+        *(row("iterpo", s, 1, j) for s, j in ((3, 0.76), (4, 0.52))),
         *(row("shuffled-returns", s, 0, 0.5) for s in (3, 4)),
         *(row("shuffled-returns", s, 1, j) for s, j in ((3, 0.45), (4, 0.43))),
         *(row("first-counter", s, 0, 0.7, selected=True) for s in (3, 4)),
     ]
-    records = learning("cells").with_regret(raw)
+    found: list[dict[str, Any]] = learning("cells").with_regret(raw)
+    return found
+
+
+def test_claims_are_counted_as_worked_by_hand(learning: Any, records: Any) -> None:
     bars = learning("bars")
-    gains = bars.paired(records, "iterpo", "base")["g"]  # +.25 and -.08
-    assert gains == pytest.approx((0.085, 0.165, 2))
-    against_noise = bars.paired(records, "iterpo", "shuffled-returns")["g"]  # +.30 and +.09
-    assert against_noise == pytest.approx((0.195, 0.105, 2))
+    gains = bars.paired(records, "iterpo", "base")["g"]  # +.26 and -.08
+    assert gains == pytest.approx((0.09, 0.17, 2))
+    against_noise = bars.paired(records, "iterpo", "shuffled-returns")["g"]  # +.31 and +.09
+    assert against_noise == pytest.approx((0.2, 0.11, 2))
     assert bars.fallen(records) == ["g seed 4: -0.080 (SE 0.050)"]
     assert bars.drops(records) == ["g seed 4: round 1 0.520 after 0.600"]
-    # Half of .5 for seed 3; -.08 of .4 for seed 4.
-    assert bars.closed(records) == pytest.approx({"g": (0.5 - 0.2) / 2})
+    # .26 of .5 for seed 3; -.08 of .4 for seed 4.
+    assert bars.closed(records) == pytest.approx({"g": (0.52 - 0.2) / 2})
     yardstick = [r for r in records if r["arm"] == "first-counter" and r["seed"] == 3]
     assert yardstick[0]["gain"] == pytest.approx(0.2), "a fixed agent is compared with base"
     said = bars.report(records).splitlines()
     assert [line.split()[-1] for line in said if line.startswith("iterpo >")] == ["NO"] * 3
+
+
+def test_the_picture_shows_what_the_claims_are_made_of(learning: Any, records: Any) -> None:
+    module = learning("figure")
+    (panel,) = module.figure(records).panels
+    ours, control, rule = panel.lines
+    assert ours.x == (0, 1)
+    assert (*ours.y, *ours.se) == pytest.approx((0.55, 0.64, 0.05, 0.12))
+    assert control.y == pytest.approx((0.5, 0.44))
+    assert (rule.x, rule.y) == ((0, 1), (0.7, 0.7)), "it does not learn"
+    assert panel.level == 1.0
+    cells = module.table(records).splitlines()[-1].strip("| ").split(" | ")
+    assert cells == (
+        ["g", "2", "0.55", "0.64", "+0.09 ± 0.17", "0.44 (+0.20 ± 0.11)", "0.70", "1.00", "16%"]
+    )
 
 
 def test_each_arm_is_another_experiment_and_paper_is_the_preset(learning: Any) -> None:
