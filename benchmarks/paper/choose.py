@@ -3,7 +3,8 @@
     python benchmarks/paper/choose.py runs/tune-nano
 
 Of each method (the label up to the first `+`) the candidate whose selected round has the highest
-return on training kernels, averaged over the trial seeds. Held-out rows are never read.
+return on training kernels, averaged over the trial seeds. Held-out rows are never read. The records
+of all candidates are kept as benchmarks/results/tune-nano.json.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 import yaml
 
 from iterpo.artifacts import write_atomic
+from iterpo.experiments.records import RECORDS
 from iterpo.experiments.study_records import StudyFacts, read_study
 
 CHOSEN = Path(__file__).with_name("chosen-nano.yaml")
+RESULTS = Path(__file__).parents[1] / "results" / "tune-nano.json"
 Scores = dict[str, dict[str, tuple[float, int]]]
 
 
@@ -61,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="study folder of tune-nano.yaml")
     parser.add_argument("--out", type=Path, default=CHOSEN)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where records are kept")
     options = parser.parse_args()
     facts = read_study(options.folder)
     chosen = choose(facts)
@@ -70,7 +74,8 @@ def main() -> None:
             print(f"{label:40} J on training kernels {mean:.3f} ({n} seeds){mark}")
     head = "# Written by choose.py from the records of tune-nano.yaml; read by table1.py.\n"
     write_atomic(options.out, head + yaml.safe_dump(settings(facts, chosen), sort_keys=True))
-    print(f"wrote {options.out}")
+    write_atomic(options.results, (options.folder / RECORDS).read_text())
+    print(f"wrote {options.out} and {options.results}")
 
 
 if __name__ == "__main__":
