@@ -17,6 +17,8 @@ from iterpo.models.backbone import Backbone
 
 Place = tuple[Any, Conversation, int]
 """Scenario, the conversation so far, and the agent's turn (from 1) that is said anew."""
+FIRST_ROUND = 10_000
+"""``Seat.round`` of the first play; the others count up from it, so that each has its own."""
 
 
 def table_of(plan: Plan, backbone: Backbone) -> Table:
@@ -40,7 +42,7 @@ def returns_behind(
             begun = logged.turns[: action_indices(logged.turns)[t - 1]]
             for k in range(continuations):
                 seed = derive(plan.seed, "simulate", logged.id, t, k)
-                number = 10_000 + n * continuations + k
+                number = FIRST_ROUND + n * continuations + k
                 seat = Seat(scenario, Role.AGENT, number, logged.replica, seed)
                 jobs.append(play(table, seat, (*begun, Turn(Role.AGENT, text))))
         return list(await asyncio.gather(*jobs))

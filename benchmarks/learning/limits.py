@@ -5,15 +5,19 @@
 nano plays held-out kernels, and at each turn draws eight answers. `first` says the first of them,
 which is the policy as it is. `q` says the one that a fitted Q likes best, `simulation` the one with
 the highest mean return of four plays behind it: the improvement step with an exact argmax, and with
-an exact Q too, of a policy that can represent any choice. Beside them stands the policy that one
-round of training made, from the records of improvement.py. So what is missing between
+an exact Q too, of a policy that can represent any choice. Simulation plays on with the very
+partner, so it knows what that one will take, as nobody can who only reads the conversation. In
+`belief` each play meets another partner, of those that would have said the same so far. Beside them
+stands the policy that one round of training made, from the records of improvement.py. So what is
+missing between
 
-    J(trained)  and J(q):           steps, distance, or what the policy can represent
-    J(q)        and J(simulation):  Q
+    J(trained) and J(q):            steps, distance, or what the policy can represent
+    J(q) and J(belief):             Q, and that belief knows what deals are worth to the partner
+    J(belief) and J(simulation):    the partner's draw, which is nobody's to know
     J(simulation) and J*:           answers that are never drawn, and that a single round improves
                                     each turn for a policy that goes on as before
 
-Finished games are kept in the file of results and not redone.
+What is found is kept in the file of results and not redone.
 """
 
 from __future__ import annotations
@@ -29,11 +33,11 @@ from typing import Any, NoReturn, cast
 
 import torch
 from cells import GAMES, ROOT, cell_plan, measured, versions, write_records
-from continuations import returns_behind, table_of
+from continuations import FIRST_ROUND, Place, returns_behind, table_of
 
-from iterpo.agents.base import Seat
+from iterpo.agents.base import Agent, AgentFactory, Seat
 from iterpo.agents.optimist import best
-from iterpo.agents.scripted import ScriptedPartner
+from iterpo.agents.scripted import Bargain, Bargaining, ScriptedPartner, decide
 from iterpo.collect import Table, collect, play, seats
 from iterpo.domain import (
     Conversation,
@@ -57,11 +61,58 @@ from iterpo.policy_evaluation.fit import fit_q
 
 PLAN = Path(__file__).with_name("improvement.yaml")
 ANSWERS, CONTINUATIONS, SEED = 8, 4, 3
+WAYS = {"first", "q", "belief", "simulation"}
+PARTNERS = range(1_000, 1_400)
+"""Seeds of the partners among whom `belief` looks; none plays anywhere else."""
 Choose = Callable[[Sequence[Conversation], Sequence[Sequence[Response]]], list[int]]
 """Open conversations and the answers drawn in each, to the place of what is said."""
 
 
 _WAITS = "the agent waits"
+
+
+@dataclass
+class Others:
+    """Partners with other draws that would have said what this one said."""
+
+    game: Bargaining
+    known: dict[tuple[str, int], Bargain]
+
+    def like(self, scenario: Any, partner_seed: int, turns: Sequence[Turn]) -> list[int]:
+        """Seeds of so many as there are plays.
+
+        First come those that fit in every message, in no order that the draw could have a say in.
+        Where amounts are too fine for that, those follow that asked for about as much each time.
+        """
+        heard = [i for i, turn in enumerate(turns) if turn.role is Role.PARTNER]
+        truth = self._bargain(scenario, partner_seed)
+        said = [decide(truth, turns[:i]) for i in heard]
+
+        def misfit(seed: int) -> tuple[bool, float]:
+            other = self._bargain(scenario, seed)
+            if [decide(other, turns[:i]) for i in heard] == said:
+                return False, 0.0
+            asked = zip(other.aspirations, truth.aspirations[: len(heard)], strict=False)
+            return True, sum(abs(a - b) for a, b in asked)
+
+        return sorted(PARTNERS, key=misfit)[:CONTINUATIONS]
+
+    def _bargain(self, scenario: Any, seed: int) -> Bargain:
+        key = (scenario.kernel_id, seed)
+        if key not in self.known:
+            self.known[key] = self.game.bargain(scenario, seed)
+        return self.known[key]
+
+
+@dataclass(frozen=True)
+class _Redrawn:
+    """Seats another partner in every play of ``returns_behind``."""
+
+    game: Bargaining
+    seeds: Sequence[int]
+
+    def __call__(self, seat: Seat) -> Agent:
+        return ScriptedPartner(self.game, self.seeds[seat.round - FIRST_ROUND])(seat)
 
 
 class _Waiting:
@@ -167,8 +218,32 @@ class Bench:
         self, talks: Sequence[Conversation], answers: Sequence[Sequence[Response]]
     ) -> list[int]:
         """Mean return of some plays behind each answer, with the policy as it is."""
+        return self._by_plays(talks, answers, self.table.partner)
+
+    def by_belief(self) -> Choose:
+        """The same, but the partners are others that explain the conversation so far."""
+        partner = cast(ScriptedPartner, self.table.partner)
+        others = Others(partner.game, {})
+
+        def choose(
+            talks: Sequence[Conversation], answers: Sequence[Sequence[Response]]
+        ) -> list[int]:
+            seeds: list[int] = []
+            for talk in talks:
+                scenario = self.scenarios[talk.kernel_id]
+                seeds += others.like(scenario, partner.partner_seed, talk.turns) * ANSWERS
+            return self._by_plays(talks, answers, _Redrawn(partner.game, seeds))
+
+        return choose
+
+    def _by_plays(
+        self,
+        talks: Sequence[Conversation],
+        answers: Sequence[Sequence[Response]],
+        partner: AgentFactory,
+    ) -> list[int]:
         spoken = Turn(Role.AGENT, "")
-        places = [
+        places: list[Place] = [
             (
                 self.scenarios[c.kernel_id],
                 replace(c, turns=(*c.turns, spoken)),
@@ -178,7 +253,8 @@ class Bench:
             for _ in range(ANSWERS)
         ]
         texts = [a.text for drawn in answers for a in drawn]
-        returns = returns_behind(self.table, self.plan, places, texts, CONTINUATIONS)
+        table = replace(self.table, partner=partner)
+        returns = returns_behind(table, self.plan, places, texts, CONTINUATIONS)
         return _favourites([sum(found) / len(found) if found else None for found in returns])
 
 
@@ -186,18 +262,20 @@ def _favourites(scores: Sequence[float | None]) -> list[int]:
     return [best(scores[i : i + ANSWERS]) for i in range(0, len(scores), ANSWERS)]
 
 
-def rows_of_game(game: str, kernels: int) -> list[dict[str, Any]]:
+def rows_of_game(game: str, kernels: int, known: set[str]) -> list[dict[str, Any]]:
     """J of every way to choose, and its gain over the first answer, paired by kernel."""
     bench = Bench.of(game, kernels)
     gamma = bench.plan.q.gamma
     ways: dict[str, Callable[[], Choose]] = {
-        "first": lambda: lambda talks, _: [0] * len(talks),
         "q": bench.by_q,
+        "belief": bench.by_belief,
         "simulation": lambda: bench.by_simulation,
     }
     rows: list[dict[str, Any]] = []
     first: list[Conversation] = []
-    for way, make in ways.items():
+    for way, make in {"first": lambda: _the_first, **ways}.items():
+        if way in known and first:
+            continue
         begun = time.process_time()
         played = bench.play(make())
         first = first or played
@@ -208,7 +286,11 @@ def rows_of_game(game: str, kernels: int) -> list[dict[str, Any]]:
             row |= {"gain": round(gain.mean, 4), "gain_se": round(gain.se, 4)}
         rows.append(row | {"cpu_s": round(time.process_time() - begun, 1)})
         print(rows[-1], flush=True)
-    return rows
+    return [row for row in rows if row["way"] not in known]
+
+
+def _the_first(talks: Sequence[Conversation], _: Sequence[Sequence[Response]]) -> list[int]:
+    return [0] * len(talks)
 
 
 def main() -> None:
@@ -222,8 +304,9 @@ def main() -> None:
     torch.set_num_threads(1)
     found = json.loads(options.results.read_text())["records"] if options.results.exists() else []
     for game in options.games:
-        if game not in {r["game"] for r in found}:
-            found += rows_of_game(game, options.kernels)
+        known = {r["way"] for r in found if r["game"] == game}
+        if known != WAYS:
+            found += rows_of_game(game, options.kernels, known)
             meta = {"versions": versions(), "answers": ANSWERS, "continuations": CONTINUATIONS}
             write_records(options.results, {**meta, "seed": SEED}, found)
 
