@@ -3,13 +3,13 @@
     python benchmarks/learning/limits.py --games casino job_interview
 
 nano plays held-out kernels, and at each turn draws eight answers. `first` says the first of them,
-which is the policy as it is. `q` says the one that a fitted Q likes best, `simulation` the one with
-the highest mean return of four plays behind it: the improvement step with an exact argmax, and with
-an exact Q too, of a policy that can represent any choice. Simulation plays on with the very
-partner, so it knows what that one will take, as nobody can who only reads the conversation. In
-`belief` each play meets another partner, of those that would have said the same so far. Beside them
-stands the policy that one round of training made, from the records of improvement.py. So what is
-missing between
+which is the policy as it is. `q` says the one that a fitted Q likes best, `hidden-states` the one
+that a Q without the numbers of the text likes best, `simulation` the one with the highest mean
+return of four plays behind it: the improvement step with an exact argmax, and with an exact Q too,
+of a policy that can represent any choice. Simulation plays on with the very partner, so it knows
+what that one will take, as nobody can who only reads the conversation. In `belief` each play meets
+another partner, of those that would have said the same so far. Beside them stands the policy that
+one round of training made, from the records of improvement.py. So what is missing between
 
     J(trained) and J(q):            steps, distance, or what the policy can represent
     J(q) and J(belief):             Q, and that belief knows what deals are worth to the partner
@@ -57,11 +57,12 @@ from iterpo.measure.compare import compare
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import load_policy
 from iterpo.models.generation import generate
+from iterpo.policy_evaluation.base import QConfig
 from iterpo.policy_evaluation.fit import fit_q
 
 PLAN = Path(__file__).with_name("improvement.yaml")
 ANSWERS, CONTINUATIONS, SEED = 8, 4, 3
-WAYS = {"first", "q", "belief", "simulation"}
+WAYS = {"first", "hidden-states", "q", "belief", "simulation"}
 PARTNERS = range(1_000, 1_400)
 """Seeds of the partners among whom `belief` looks; none plays anywhere else."""
 Choose = Callable[[Sequence[Conversation], Sequence[Sequence[Response]]], list[int]]
@@ -198,12 +199,12 @@ class Bench:
         t = len(action_indices(talk.turns)) + 1
         return State(talk.id, talk.kernel_id, t, view.messages())
 
-    def by_q(self) -> Choose:
-        """Q of the recipe, fitted on a round of the game's training kernels."""
+    def by_q(self, config: QConfig) -> Choose:
+        """Q fitted on a round of the game's training kernels."""
         kernels = draw_scenarios(self.table.environment, self.plan, Split.TRAIN, 0)
         per = self.plan.collect.per_scenario
         log = collect(self.table, seats(kernels, per, round=0, seed=self.plan.seed))
-        q = fit_q(self.backbone, log, self.plan.q).q
+        q = fit_q(self.backbone, log, config).q
 
         def choose(
             talks: Sequence[Conversation], answers: Sequence[Sequence[Response]]
@@ -267,7 +268,8 @@ def rows_of_game(game: str, kernels: int, known: set[str]) -> list[dict[str, Any
     bench = Bench.of(game, kernels)
     gamma = bench.plan.q.gamma
     ways: dict[str, Callable[[], Choose]] = {
-        "q": bench.by_q,
+        "hidden-states": lambda: bench.by_q(replace(bench.plan.q, numbers=0)),
+        "q": lambda: bench.by_q(bench.plan.q),
         "belief": bench.by_belief,
         "simulation": lambda: bench.by_simulation,
     }

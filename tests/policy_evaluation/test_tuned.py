@@ -20,6 +20,7 @@ from iterpo.models.lora import LoraSpec
 from iterpo.policy_evaluation.base import QConfig, TuneConfig
 from iterpo.policy_evaluation.features import features, token_rows
 from iterpo.policy_evaluation.fit import fit_q
+from iterpo.policy_evaluation.numbers import numbers
 from iterpo.policy_evaluation.qfunction import QFunction
 from iterpo.policy_evaluation.regression import regress
 from iterpo.policy_evaluation.tuned import read_with_gradients, tune
@@ -28,6 +29,7 @@ from iterpo.policy_evaluation.upper_bound import UpperBound
 SPEC = LoraSpec(r=4, alpha=8)
 HEAD = QConfig(
     pooling="final",
+    numbers=0,
     standardise=False,
     clamp=False,
     hidden=16,
@@ -213,14 +215,18 @@ def test_a_q_that_was_stored_before_there_were_critics_is_read(backbone, talks, 
 def test_the_first_error_is_the_weighted_one_of_the_frozen_q(backbone, talks):
     """With steps of (nearly) no size: mean of w (q - G)^2 with weights of mean 1."""
     still = dataclasses.replace(
-        TUNED, learning_rate=1e-12, tune=TuneConfig(learning_rate=1e-12, epochs=1), batch_size=5
+        TUNED,
+        numbers=2,
+        learning_rate=1e-12,
+        tune=TuneConfig(learning_rate=1e-12, epochs=1),
+        batch_size=5,
     )
     told = [decisions(c, 0.9)[0] for c in talks]
     states, said = [d.state for d in told], [d.response for d in told]
     returns = torch.tensor([d.ret for d in told])
     weights = torch.tensor([3.0, 1.0] * 8)
-    found = features(backbone, states, said)
-    head = regress(found, returns, HEAD, weights=weights)
+    found = features(backbone, states, said, numbers=2)
+    head = regress(found, returns, dataclasses.replace(HEAD, numbers=2), weights=weights)
     with torch.no_grad():
         each = torch.stack(
             [
@@ -230,8 +236,8 @@ def test_the_first_error_is_the_weighted_one_of_the_frozen_q(backbone, talks):
         )
     by_hand = float((weights / 2 * each.square()).mean())  # weights 1.5 and 0.5
     noted = []
-    rows = token_rows(backbone, states, said)
-    tune(backbone, head, rows, (returns, weights), still, lambda e, mse: noted.append((e, mse)))
+    read = (token_rows(backbone, states, said), numbers(states, said, 2))
+    tune(backbone, head, read, (returns, weights), still, lambda e, mse: noted.append((e, mse)))
     assert noted == [(1, pytest.approx(by_hand, rel=1e-4))]
 
 
@@ -256,8 +262,8 @@ def test_a_step_of_many_tokens_is_taken_in_parts(make_backbone, talk, monkeypatc
         head = regress(features(backbone, states, said), returns, HEAD)
         sizes.clear()
         mse = []
-        rows = token_rows(backbone, states, said)
-        tune(backbone, head, rows, (returns, None), config, lambda _, m, mse=mse: mse.append(m))
+        read = (token_rows(backbone, states, said), torch.empty((len(told), 0)))
+        tune(backbone, head, read, (returns, None), config, lambda _, m, mse=mse: mse.append(m))
         found.append((mse, head.inner.weight.detach().clone(), [len(s) for s in sizes]))
         assert all(len(s) == 1 or len(s) * max(s) <= limit for s in sizes)
     whole, parts, single = found

@@ -32,6 +32,9 @@ class ArcherLcOptions:
     """Which hidden states of a response Q reads; V reads that of a prompt's last token."""
     standardise: bool = False
     """Whether features are brought to mean 0 and spread 1 over the first round's sample (ours)."""
+    numbers: int = 0
+    """How many figures of each message Q and V read from the text beside the hidden states, as
+    IterPO's Q does (`q.numbers`; ours)."""
     critic_learning_rate: float = 1e-4
     """Step size of the critic's Adam."""
     critic_epochs: int = 3
@@ -77,6 +80,7 @@ class ArcherLcOptions:
             self,
             hidden=(lambda v: v >= 1, "1 or more"),
             dropout=(lambda v: 0 <= v < 1, "0, or less than 1"),
+            numbers=(lambda v: 0 <= v <= 1000, "0 (none) to 1000"),
             **OPTION_RULES,
         )
 
@@ -104,7 +108,7 @@ class ArCHerLC:
             frozen = workspace.backbone(
                 batch.initial_policy, "nf4" if q.backbone == "nf4" else None
             )
-            heads = HeadShape(o.hidden, o.dropout, o.pooling, o.standardise)
+            heads = HeadShape(o.hidden, o.dropout, o.pooling, o.standardise, o.numbers)
             return on_features(frozen, rows, q, heads, q.seed)
 
         return actor_critic(policy, batch, workspace, prepare, ActorCritic.of(o))

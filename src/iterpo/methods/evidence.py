@@ -93,6 +93,7 @@ def _read(reader: Backbone, asked: Asked, new: Spoken, old: Spoken) -> list[torc
             states,
             responses,
             pooling=asked.q.pooling,
+            numbers=asked.q.numbers,
             max_batch_tokens=asked.q.max_batch_tokens,
         )
         for states, responses in ((new.states, new.said), (old.states, old.said), logged)

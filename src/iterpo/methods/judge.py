@@ -105,6 +105,7 @@ def fit_judge(backbone: Backbone, conversations: Sequence[Conversation], config:
         [d.state for d in rows.decisions],
         [d.response for d in rows.decisions],
         pooling=config.pooling,
+        numbers=config.numbers,
         max_batch_tokens=config.max_batch_tokens,
     )
     usable = torch.isfinite(read).all(dim=1)

@@ -100,6 +100,11 @@ class QConfig:
     """Which frozen weights give the features."""
     pooling: Pooling = "final_and_mean"
     """Which hidden states the head reads."""
+    numbers: int = 8
+    """How many figures of each message the head reads from the text beside the hidden states, where
+    small models blur them: of the response, of what it answers and of the agent's own message
+    before the last so many, of the instructions the first four times as many; 0: none, as in the
+    paper."""
     hidden: int = 256
     """Width of the head's hidden layer."""
     heads: int = 8
@@ -241,6 +246,7 @@ def _ranges(config: QConfig) -> list[tuple[bool, str]]:
         "weight_decay": (0.0 <= config.weight_decay < endless, "be 0 or more"),
         "judge_fraction": (0.0 <= config.judge_fraction <= 0.9, "lie in [0, 0.9]"),
         "pessimism": (0.0 <= config.pessimism < endless, "be 0 or more"),
+        "numbers": (0 <= config.numbers <= 1000, "be 0 (none) to 1000"),
         "pool_rounds": (config.pool_rounds >= 0, "be 0 (none) or more"),
         "pool_max_weight": (1.0 <= config.pool_max_weight < endless, "be 1 or more"),
         "pool_min_ess": (0.0 <= config.pool_min_ess <= 1.0, "lie in [0, 1]"),

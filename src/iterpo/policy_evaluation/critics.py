@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from iterpo import artifacts
-from iterpo.domain import State, derive
+from iterpo.domain import Response, State, derive
 from iterpo.errors import ArtifactError
 from iterpo.models.backbone import Backbone
 from iterpo.models.chains import TokenRow
@@ -22,6 +22,7 @@ from iterpo.models.encoders import Encoder, read
 from iterpo.policy_evaluation.base import Pooling, QConfig
 from iterpo.policy_evaluation.features import extract_rows
 from iterpo.policy_evaluation.iql import Backups, Reader
+from iterpo.policy_evaluation.numbers import numbers
 from iterpo.policy_evaluation.qfunction import ValueHead
 from iterpo.policy_evaluation.regression import seeded
 from iterpo.policy_evaluation.transitions import Transition
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 _FILE = "critic.safetensors"
+_SILENCE = Response("")
+"""What a state is read with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class HeadShape:
     """Which hidden states of a response are read; of a state it is that of its last token."""
     standardise: bool
     """Whether features are brought to mean 0 and spread 1 over the first round's sample."""
+    numbers: int = 0
+    """How many figures of each message are read beside the hidden states; see ``QConfig``."""
 
 
 class HeadCritic(nn.Module):
@@ -65,12 +70,10 @@ class HeadCritic(nn.Module):
         self.q = ValueHead(width, hidden, 2, dropout)
         self.v = ValueHead(width, hidden, 2, dropout)
 
-    def take_scales(self, features: Features) -> None:
-        """Bring each feature to mean 0 and spread 1 over these rows."""
+    def take_scales(self, features: Features, numbers: int) -> None:
+        """Bring each feature to mean 0 and spread 1 over these rows, or as numbers are."""
         for head, rows in ((self.q, features.actions), (self.v, features.states)):
-            spread = rows.std(dim=0, correction=0)
-            head.feature_mean = rows.mean(dim=0)
-            head.feature_scale = torch.where(spread > 1e-6, spread, torch.ones(()))
+            head.standardise(rows.mean(dim=0), rows.std(dim=0, correction=0), numbers)
 
 
 class EncoderCritic(nn.Module):
@@ -193,14 +196,17 @@ def on_features(
         pooling=heads.pooling,
         max_batch_tokens=q.max_batch_tokens,
     )
-    state, action = torch.split(extracted.features, [len(asked), len(said)])
+    told = [*((s, _SILENCE) for s in states), *((r.state, r.response) for r in rows)]
+    figures = numbers([s for s, _ in told], [a for _, a in told], heads.numbers)
+    features = torch.cat([extracted.features, figures], dim=1)
+    state, action = torch.split(features, [len(asked), len(said)])
     finite = torch.isfinite(state).all(dim=1)
     usable = torch.isfinite(action).all(dim=1) & finite[now] & finite[then]
     reader = Features(state, action[usable], now[usable], then[usable])
     with seeded(derive(seed, "critic")):
         critic = HeadCritic(state.shape[1], heads.hidden, heads.dropout)
     if heads.standardise:
-        critic.take_scales(reader)
+        critic.take_scales(reader, heads.numbers)
     kept = tuple(compress(rows, usable.tolist()))
     facts = {"unreadable": len(rows) - len(kept), "forwards": extracted.forwards}
     return Prepared(critic, copy.deepcopy(critic), reader, kept, facts)

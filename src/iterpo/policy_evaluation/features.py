@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from iterpo.models.padding import PaddingSide, pad
 from iterpo.models.shared_prefix import shared_states
 from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.candidates import candidates, portions
+from iterpo.policy_evaluation.numbers import numbers as read_numbers
 
 __all__ = ["Extracted", "extract", "extract_rows", "features", "pooled", "token_rows"]
 
@@ -28,7 +29,7 @@ class Extracted:
 
     features: Tensor
     """(n, d), or (n, 2d) with pooling ``final_and_mean``; fp32 on the CPU. A row without response
-    tokens, or whose hidden state is not finite, is all NaN."""
+    tokens, or whose hidden state is not finite, is all NaN. Columns of numbers come last."""
     rows: int
     """n."""
     forwards: int
@@ -45,6 +46,7 @@ def features(
     responses: Sequence[Response],
     *,
     pooling: Pooling = "final",
+    numbers: int = 0,
     max_batch_tokens: int = 8192,
 ) -> Tensor:
     """Hidden state of the final token of each (state, response), as fp32.
@@ -58,16 +60,22 @@ def features(
         states: n states.
         responses: One for each state.
         pooling: ``final``, or ``final_and_mean`` to append the mean over the response's tokens.
+        numbers: How many of each message to append; see ``numbers.numbers``.
         max_batch_tokens: Padded tokens of one forward pass.
 
     Returns:
-        (n, d) or (n, 2d), on the CPU; see ``Extracted.features``.
+        (n, d) or (n, 2d), and ``numbers.columns`` more, on the CPU; see ``Extracted.features``.
 
     Raises:
         ContextOverflowError: if a state and its response do not fit the context; nothing is cut.
     """
     return extract(
-        backbone, states, responses, pooling=pooling, max_batch_tokens=max_batch_tokens
+        backbone,
+        states,
+        responses,
+        pooling=pooling,
+        numbers=numbers,
+        max_batch_tokens=max_batch_tokens,
     ).features
 
 
@@ -77,14 +85,19 @@ def extract(
     responses: Sequence[Response],
     *,
     pooling: Pooling = "final",
+    numbers: int = 0,
     max_batch_tokens: int = 8192,
     padding: PaddingSide = "right",
 ) -> Extracted:
     """``features`` with the counts of what was done; ``padding`` exists to show it is harmless."""
     rows = token_rows(backbone, states, responses)
-    return extract_rows(
+    found = extract_rows(
         backbone, rows, pooling=pooling, max_batch_tokens=max_batch_tokens, padding=padding
     )
+    if found.features.shape[1] == 0:  # no row has a response, so none has features
+        return found
+    said = read_numbers(states, responses, numbers)
+    return replace(found, features=torch.cat([found.features, said], dim=1))
 
 
 def extract_rows(

@@ -24,6 +24,7 @@ from iterpo.policy_evaluation.earlier import (
 from iterpo.policy_evaluation.features import Extracted, extract, token_rows
 from iterpo.policy_evaluation.health import Fit, Part, QHealth, fit_quality
 from iterpo.policy_evaluation.monte_carlo import TrainingRows, training_rows
+from iterpo.policy_evaluation.numbers import numbers
 from iterpo.policy_evaluation.qfunction import QFunction, ValueHead
 from iterpo.policy_evaluation.regression import Record, regress
 from iterpo.policy_evaluation.split import hold_out, unrelated
@@ -183,6 +184,7 @@ def _extract_all(
         [d.state for d in every] + list(pairs.states),
         [d.response for d in every] + list(pairs.responses),
         pooling=config.pooling,
+        numbers=config.numbers,
         max_batch_tokens=config.max_batch_tokens,
     )
     n = len(every)
@@ -196,6 +198,7 @@ def _extract(reader: Backbone, rows: Sequence[Decision], config: QConfig) -> Ext
         [d.state for d in rows],
         [d.response for d in rows],
         pooling=config.pooling,
+        numbers=config.numbers,
         max_batch_tokens=config.max_batch_tokens,
     )
 
@@ -278,8 +281,9 @@ def _tuned(
 
     rows = list(compress(data.decisions, mask.tolist()))
     tokens = token_rows(backbone, [d.state for d in rows], [d.response for d in rows])
+    said = numbers([d.state for d in rows], [d.response for d in rows], config.numbers)
     weights = None if data.weights is None else data.weights[mask]
-    return tune(backbone, head, tokens, (targets, weights), config, on_epoch)
+    return tune(backbone, head, (tokens, said), (targets, weights), config, on_epoch)
 
 
 def _regress(

@@ -22,6 +22,7 @@ from iterpo.models.critic import critic_weights, load_critic
 from iterpo.policy_evaluation.base import QConfig, TuneConfig
 from iterpo.policy_evaluation.features import features
 from iterpo.policy_evaluation.health import QHealth
+from iterpo.policy_evaluation.numbers import SPREAD, columns
 
 __all__ = ["KIND", "QFunction", "ValueHead", "backbone_facts", "stored_quantization"]
 
@@ -75,15 +76,29 @@ class ValueHead(nn.Module):
         config: QConfig,
         weights: Tensor | None = None,
     ) -> None:
-        """Take the scales from the rows that are fitted on: (n, d), (n,), and (n,) weights."""
+        """Take the scales from the rows that are fitted on: (n, d), (n,), and (n,) weights.
+
+        The last columns are those of ``config.numbers``.
+        """
         self.return_mean, scale = _mean_and_spread(returns, weights)
         self.return_scale = torch.where(scale > 0, scale, torch.ones(()))
         if config.standardise:
-            self.feature_mean, spread = _mean_and_spread(features, weights)
-            self.feature_scale = torch.where(spread > 1e-6, spread, torch.ones(()))
+            self.standardise(*_mean_and_spread(features, weights), config.numbers)
         if config.clamp:
             returns = returns if weights is None else returns[weights > 0]
             self.lowest, self.highest = returns.min(), returns.max()
+
+    def standardise(self, mean: Tensor, spread: Tensor, numbers: int) -> None:
+        """Bring features of this mean and spread, (d,) each, to mean 0 and spread 1.
+
+        The last of them, those of ``numbers`` figures of each message, come to ``numbers.SPREAD``.
+        """
+        told = columns(numbers)
+        if told >= len(spread):
+            raise ValueError(f"{len(spread)} features can't end with {told} columns of numbers")
+        scale = torch.where(spread > 1e-6, spread, torch.ones(()))
+        scale[len(scale) - told :] /= SPREAD
+        self.feature_mean, self.feature_scale = mean, scale
 
     def normalised(self, features: Tensor) -> Tensor:
         """Scaled predictions of every head: (n, d) -> (n, heads)."""
@@ -155,6 +170,7 @@ class QFunction:
             states,
             responses,
             pooling=self.config.pooling,
+            numbers=self.config.numbers,
             max_batch_tokens=self.config.max_batch_tokens,
         )
         return [q if math.isfinite(q) else None for q in self._where_read(found, rate).tolist()]
@@ -223,7 +239,8 @@ def _mean_and_spread(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Te
 
 def _config(stored: dict[str, Any]) -> QConfig:
     tune = stored.get("tune")
-    return QConfig(**{**stored, "tune": None if tune is None else TuneConfig(**tune)})
+    tune = None if tune is None else TuneConfig(**tune)
+    return QConfig(**{"numbers": 0, **stored, "tune": tune})  # older ones know of no numbers
 
 
 def _tuned(path: Path, backbone: Backbone, tune: TuneConfig) -> Backbone:

@@ -30,7 +30,7 @@ def regress(
     """Fit a fresh head to min mean w_t (Q(s_t, a_t) - G_t)^2 (Observation 3.5, Monte Carlo).
 
     Args:
-        features: (n, d) fp32, all finite.
+        features: (n, d) fp32, all finite; the last columns are those of ``config.numbers``.
         returns: (n,) fp32.
         config: Head, optimiser and seed; equal seeds and rows give equal bytes.
         on_epoch: Called with the epoch, its mean squared error (dropout on, in the squared unit of

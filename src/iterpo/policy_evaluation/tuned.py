@@ -29,7 +29,7 @@ __all__ = ["read_with_gradients", "tune"]
 def tune(
     backbone: Backbone,
     head: ValueHead,
-    rows: Sequence[TokenRow],
+    read: tuple[Sequence[TokenRow], Tensor],
     targets: tuple[Tensor, Tensor | None],
     config: QConfig,
     on_epoch: Callable[[int, float], None],
@@ -42,7 +42,7 @@ def tune(
     Args:
         backbone: The policy; unchanged.
         head: Fitted to the backbone's features at ``rows``.
-        rows: n rows with a response each.
+        read: n rows with a response each, and their columns of numbers (n, k).
         targets: Returns (n,), and weights (n,) or None, as for ``regress``.
         config: With ``tune``; equal seeds and rows give equal bytes.
         on_epoch: Called with the epoch and its mean squared error in the unit of the returns.
@@ -51,6 +51,7 @@ def tune(
         TrainingError: if the loss stops being finite.
     """
     settings = config.tune or TuneConfig()
+    rows, said = read
     returns, weights = targets
     if config.shuffle_returns:
         returns = shuffled(returns, config.seed)
@@ -66,15 +67,16 @@ def tune(
             weight_decay=config.weight_decay,
         )
 
-        def read(index: Tensor) -> Tensor:
-            return read_with_gradients(critic, [rows[i] for i in index.tolist()], config.pooling)
+        def features(index: Tensor) -> Tensor:
+            mine = [rows[i] for i in index.tolist()]
+            return torch.cat([read_with_gradients(critic, mine, config.pooling), said[index]], 1)
 
         def slices(index: Tensor) -> list[Tensor]:
             return _slices(index, rows, config.max_batch_tokens)
 
         for epoch in range(1, settings.epochs + 1):
             data = (scaled, weights)
-            loss = one_epoch(head, optimizer, read, data, config.batch_size, slices)
+            loss = one_epoch(head, optimizer, features, data, config.batch_size, slices)
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"tuning Q diverged in epoch {epoch} (loss {loss}); lower tune.learning_rate "
@@ -86,7 +88,7 @@ def tune(
 
 
 def read_with_gradients(critic: Backbone, rows: Sequence[TokenRow], pooling: Pooling) -> Tensor:
-    """Features as ``features.extract`` gives them, (n, d) fp32 on the CPU, for learning.
+    """Features as ``features.extract_rows`` gives them, (n, d) fp32 on the CPU, for learning.
 
     A pass for every row, its prompt included: inside ``learning``.
     """
