@@ -20,6 +20,7 @@ from iterpo.experiments.results import read_run
 from iterpo.experiments.shared_batch import FIRST
 from iterpo.experiments.study import Cell, Study, load_study
 from iterpo.experiments.study_cell import play_cell, play_yardstick
+from iterpo.experiments.versions import present, read_versions
 from iterpo.measure import measure
 from iterpo.store import read_conversations
 from iterpo.testing.tiny_model import tiny_model
@@ -118,6 +119,7 @@ def test_a_fixed_agent_has_records_too(tmp_path: Path) -> None:
     assert held["J_agent_turn"] == pytest.approx(held["J_star"])
     assert held["selected"]
     assert len(told["kernels"]) == 12 + 6
+    assert read_versions(tmp_path) == (present(),)
 
 
 def _kill(*_: object, **__: object) -> None:

@@ -20,6 +20,7 @@ from iterpo.experiments.records import run_records, write_records, yardstick_rec
 from iterpo.experiments.shared_batch import FIRST, ORIGIN, take_batch
 from iterpo.experiments.speakers import Yardstick, YardstickName, partner_of, seat
 from iterpo.experiments.study import Cell, load_study
+from iterpo.experiments.versions import keep_versions
 
 __all__ = ["STUDY", "main", "play_cell", "play_yardstick"]
 
@@ -64,6 +65,7 @@ def play_yardstick(plan: Plan, folder: Path, cell: Cell, report: Report) -> None
         logs[split] = collect(seating.table, places, j_star=seating.j_star)
         report(Event("progress", str(cell), split.value, len(places), len(places)))
     write_records(folder, plan, yardstick_records(cell, plan, logs, time.monotonic() - begun))
+    keep_versions(folder, begun=False)
 
 
 def main(arguments: list[str]) -> int:

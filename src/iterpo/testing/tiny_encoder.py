@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from iterpo.models.hub import silent_loading
+
 __all__ = ["tiny_encoder"]
 
 
@@ -37,7 +39,8 @@ def tiny_encoder(folder: Path, seed: int = 0, **config: Any) -> Path:
         torch.manual_seed(seed)
         model = RobertaForMaskedLM(RobertaConfig(**(values | config)))
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    with silent_loading():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

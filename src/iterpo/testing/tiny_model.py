@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from iterpo.models.hub import silent_loading
+
 __all__ = ["CHAT_TEMPLATE", "tiny_model"]
 
 CHAT_TEMPLATE = (
@@ -75,7 +77,8 @@ def tiny_model(
         torch.manual_seed(seed)
         model = LlamaForCausalLM(LlamaConfig(**(values | config)))
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    with silent_loading():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if generation_config is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation_config))
