@@ -8,7 +8,7 @@ An arm is the recipe of improvement.yaml with these settings on top.
 from __future__ import annotations
 
 PAPER = [
-    *("q.pooling=final", "q.numbers=0", "q.heads=1", "q.standardise=false", "q.clamp=false"),
+    *("q.pooling=final", "q.heads=1", "q.standardise=false", "q.clamp=false"),
     *("q.learning_rate=1e-4", "q.epochs=3", "q.batch_size=8", "q.judge_fraction=0"),
     *("collect.sampling.temperature=0.7", "collect.sampling.top_p=0.9"),
     *("improve.sampling.temperature=0.7", "improve.sampling.top_p=0.9"),
@@ -25,7 +25,6 @@ GUARDS_OFF: dict[str, list[str]] = {
     "triple-step": ["improve.learning_rate=1.2e-2"],
     "triple-step-no-kl-target": ["improve.learning_rate=1.2e-2", "improve.kl_target=null"],
     "temperature-0.7": _COOL,
-    "no-numbers": ["q.numbers=0"],
     "final-token": ["q.pooling=final"],
     "one-head": ["q.heads=1"],
     "not-standardised": ["q.standardise=false"],
@@ -40,6 +39,7 @@ GUARDS_OFF: dict[str, list[str]] = {
 """What breaks without a part."""
 
 OPTIONS_ON: dict[str, list[str]] = {
+    "figures": ["q.numbers=8"],
     "pessimism-1": ["q.pessimism=1"],
     "pooled-rounds": ["q.pool_rounds=1"],
     "entropy-bonus": ["improve.entropy_bonus=0.01"],

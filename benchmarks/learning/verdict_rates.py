@@ -72,7 +72,7 @@ class Size:
     wide: int = 6
     """Numbers in a state, and in a response."""
     features: int = 32
-    q: QConfig = field(default_factory=lambda: QConfig(numbers=0, hidden=32, heads=4))
+    q: QConfig = field(default_factory=lambda: QConfig(hidden=32, heads=4))
 
 
 @dataclass

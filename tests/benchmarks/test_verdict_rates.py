@@ -19,7 +19,7 @@ def module(learning: Any) -> Any:
 
 @pytest.fixture
 def small(module: Any) -> Any:
-    q = QConfig(numbers=0, hidden=16, heads=2, learning_rate=1e-2, epochs=6)
+    q = QConfig(hidden=16, heads=2, learning_rate=1e-2, epochs=6)
     return module.Size(kernels=30, turns=2, states=40, wide=3, features=8, q=q)
 
 

@@ -129,8 +129,8 @@ def test_the_mean_weight_is_1_and_weighed_returns_are_those_of_the_new_policy(ta
 
 
 TABULAR = QConfig(
-    numbers=0, hidden=32, learning_rate=3e-3, weight_decay=0.0, epochs=60, batch_size=32,
-    dropout=0.0, standardise=True, holdout_fraction=0.0, pool_rounds=1,
+    hidden=32, learning_rate=3e-3, weight_decay=0.0, epochs=60, batch_size=32, dropout=0.0,
+    standardise=True, holdout_fraction=0.0, pool_rounds=1,
 )  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def test_weights_in_the_regression_are_as_good_as_copies_of_rows() -> None:
 def test_scales_with_weights_are_those_of_copied_rows() -> None:
     torch.manual_seed(0)
     x, g, n = torch.randn(5, 3), torch.randn(5), torch.tensor([2, 1, 0, 3, 1])
-    config = QConfig(numbers=0, standardise=True, clamp=True)
+    config = QConfig(standardise=True, clamp=True)
     weighed, copied = (ValueHead(3, 4, 1, 0.0) for _ in "ab")
     weighed.set_scales(x, g, config, n.float())
     copied.set_scales(x.repeat_interleave(n, 0), g.repeat_interleave(n), config)

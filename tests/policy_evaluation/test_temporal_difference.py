@@ -49,7 +49,7 @@ SAID: list[Said] = [
 ]
 
 CONFIG = QConfig(
-    numbers=0, hidden=16, heads=1, dropout=0.0, learning_rate=1e-2, weight_decay=0.0, epochs=30,
+    hidden=16, heads=1, dropout=0.0, learning_rate=1e-2, weight_decay=0.0, epochs=30,
     batch_size=64, holdout_fraction=0.0, judge_fraction=0.0, td_iterations=LONGEST - 1,
     pool_max_weight=100.0, pool_min_ess=0.0,
 )  # fmt: skip

@@ -29,7 +29,6 @@ from iterpo.policy_evaluation.upper_bound import UpperBound
 SPEC = LoraSpec(r=4, alpha=8)
 HEAD = QConfig(
     pooling="final",
-    numbers=0,
     standardise=False,
     clamp=False,
     hidden=16,

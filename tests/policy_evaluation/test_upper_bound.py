@@ -24,7 +24,7 @@ def rows(talk):
 
 def fitted(backbone, talk, **settings):
     talks = [talk(i, 3, float(i % 2)) for i in range(6)]
-    plain = {"pooling": "final", "numbers": 0, "clamp": False, "standardise": False}
+    plain = {"pooling": "final", "clamp": False, "standardise": False}
     plain |= {"epochs": 3, "batch_size": 8}
     config = QConfig(hidden=8, learning_rate=1e-2, heads=3, **{**plain, **settings})
     return fit_q(backbone, talks, config).q
@@ -37,7 +37,7 @@ def test_by_hand(backbone, rows):
         head.outer.zero_()
         head.bias.copy_(torch.tensor([1.0, 3.0]))
     head.return_mean, head.return_scale = torch.tensor(10.0), torch.tensor(2.0)
-    q = QFunction(backbone, head, QConfig(hidden=4, heads=2, pooling="final", numbers=0))
+    q = QFunction(backbone, head, QConfig(hidden=4, heads=2, pooling="final"))
     # mean 2, standard deviation sqrt(2): 10 + 2 (2 + 1.5 sqrt(2)) = 18.2426…
     assert UpperBound(q, 1.5)(*rows)[0] == pytest.approx(18.242640, abs=1e-5)
     assert UpperBound(q, 0.0)(*rows)[0] == pytest.approx(14.0)

@@ -56,6 +56,8 @@ def identity(plan: Mapping[str, Any]) -> str:
 def _idle_in_q(q: Mapping[str, Any]) -> list[str]:
     """Settings of Q that change nothing as the others stand."""
     out = []
+    if not q["numbers"]:
+        out.append("numbers")
     if q["estimator"] == "monte_carlo":
         out += ["estimator", "td_iterations"]
     if q["estimator"] != "fitted_q":

@@ -100,11 +100,12 @@ class QConfig:
     """Which frozen weights give the features."""
     pooling: Pooling = "final_and_mean"
     """Which hidden states the head reads."""
-    numbers: int = 8
+    numbers: int = 0
     """How many figures of each message the head reads from the text beside the hidden states, where
     small models blur them: of the response, of what it answers and of the agent's own message
     before the last so many, of the instructions the first four times as many; 0: none, as in the
-    paper."""
+    paper. With 8 the best of eight answers of `nano` by Q gained .41 in place of .28 in Deal or No
+    Deal; policies trained by such a Q have not been shown to be better."""
     hidden: int = 256
     """Width of the head's hidden layer."""
     heads: int = 8

@@ -239,8 +239,7 @@ def _mean_and_spread(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Te
 
 def _config(stored: dict[str, Any]) -> QConfig:
     tune = stored.get("tune")
-    tune = None if tune is None else TuneConfig(**tune)
-    return QConfig(**{"numbers": 0, **stored, "tune": tune})  # older ones know of no numbers
+    return QConfig(**{**stored, "tune": None if tune is None else TuneConfig(**tune)})
 
 
 def _tuned(path: Path, backbone: Backbone, tune: TuneConfig) -> Backbone:
