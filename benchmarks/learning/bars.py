@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,13 @@ def paired(records: list[Record], arm: str, other: str) -> dict[str, tuple[float
         difference = ours[key]["J_agent_turn"] - theirs[key]["J_agent_turn"]
         by_game.setdefault(key[0], []).append(difference)
     return {
-        game: (statistics.fmean(found), _se(found), len(found)) for game, found in by_game.items()
+        game: (statistics.fmean(found), standard_error(found), len(found))
+        for game, found in by_game.items()
     }
 
 
-def _se(values: list[float]) -> float:
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean; NaN for a single value."""
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
 
 

@@ -3,7 +3,7 @@
     python benchmarks/learning/figure.py [benchmarks/results/improvement-nano.json]
 
 Writes an SVG beside the records and prints a table in Markdown. Bands and ± are standard errors
-over seeds; a seed has kernels of its own draws, so they hold the spread of both.
+over seeds, whose kernels are the same: they hold the spread of draws and training, not of kernels.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from bars import DEFAULT, Record, closed, paired, selected
+from bars import DEFAULT, Record, closed, paired, selected, standard_error
 
 from iterpo.artifacts import write_atomic
 from iterpo.report.figures import Figure, Line, Lines
@@ -28,7 +27,7 @@ COLUMNS = (
 )
 
 
-def by_round(records: Sequence[Record], game: str, arm: str) -> dict[int, list[float]]:
+def by_round(records: list[Record], game: str, arm: str) -> dict[int, list[float]]:
     """Held-out J per agent turn of every seed, by round."""
     found: dict[int, list[float]] = {}
     for r in records:
@@ -37,7 +36,7 @@ def by_round(records: Sequence[Record], game: str, arm: str) -> dict[int, list[f
     return dict(sorted(found.items()))
 
 
-def figure(records: Sequence[Record]) -> Figure:
+def figure(records: list[Record]) -> Figure:
     """A panel a game: IterPO, its control, the best simple rule, and J* as a thin line."""
     games = sorted({r["game"] for r in records if r["arm"] == "iterpo"})
     last = max(r["round"] for r in records if r["arm"] == "iterpo")
@@ -49,7 +48,7 @@ def figure(records: Sequence[Record]) -> Figure:
             if rounds.keys() == {0}:
                 rounds = {0: rounds[0], last: rounds[0]}
             means = tuple(statistics.fmean(values) for values in rounds.values())
-            spread = tuple(_se(values) for values in rounds.values())
+            spread = tuple(standard_error(values) for values in rounds.values())
             lines.append(Line(style, tuple(map(float, rounds)), means, spread))
         best = _best(records, game)
         panels.append(Lines(game, tuple(lines), "round", "J, held-out", best))
@@ -57,10 +56,10 @@ def figure(records: Sequence[Record]) -> Figure:
     return Figure("improvement-nano", "J by round", tuple(panels), legend, level="J*")
 
 
-def table(records: Sequence[Record]) -> str:
+def table(records: list[Record]) -> str:
     """What the chosen rounds reach, a row a game, in Markdown."""
-    gain, control = (paired(list(records), "iterpo", arm) for arm in ("base", "shuffled-returns"))
-    shares = closed(list(records))
+    gain, control = (paired(records, "iterpo", arm) for arm in ("base", "shuffled-returns"))
+    shares = closed(records)
     rows = [
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",
@@ -78,23 +77,19 @@ def table(records: Sequence[Record]) -> str:
     return "\n".join(rows)
 
 
-def _chosen(records: Sequence[Record], game: str, arm: str) -> float:
+def _chosen(records: list[Record], game: str, arm: str) -> float:
     return statistics.fmean(
         r["J_agent_turn"] for (g, _), r in selected(records, arm).items() if g == game
     )
 
 
-def _best(records: Sequence[Record], game: str) -> float:
+def _best(records: list[Record], game: str) -> float:
     rows = selected(records, "iterpo").items()
     return statistics.fmean(row["J_star"] for (g, _), row in rows if g == game)
 
 
 def _signed(mean: float, se: float) -> str:
     return f"{mean:+.2f} ± {se:.2f}"
-
-
-def _se(values: Sequence[float]) -> float:
-    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
 
 
 if __name__ == "__main__":

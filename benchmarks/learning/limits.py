@@ -27,7 +27,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -63,7 +63,6 @@ from iterpo.policy_evaluation.fit import fit_q
 PLAN = Path(__file__).with_name("improvement.yaml")
 ANSWERS, CONTINUATIONS, SEED = 8, 4, 3
 KERNELS = "collect.data_seed=44"  # `q.numbers` was tried out on those of improvement.yaml
-WAYS = {"first", "q", "q-figures", "belief", "simulation"}
 PARTNERS = range(1_000, 1_400)
 """Seeds of the partners among whom `belief` looks; none plays anywhere else."""
 Choose = Callable[[Sequence[Conversation], Sequence[Sequence[Response]]], list[int]]
@@ -78,7 +77,7 @@ class Others:
     """Partners with other draws that would have said what this one said."""
 
     game: Bargaining
-    known: dict[tuple[str, int], Bargain]
+    known: dict[tuple[str, int], Bargain] = field(default_factory=dict)
 
     def like(self, scenario: Any, partner_seed: int, turns: Sequence[Turn]) -> list[int]:
         """Seeds of so many as there are plays.
@@ -225,7 +224,7 @@ class Bench:
     def by_belief(self) -> Choose:
         """The same, but the partners are others that explain the conversation so far."""
         partner = cast(ScriptedPartner, self.table.partner)
-        others = Others(partner.game, {})
+        others = Others(partner.game)
 
         def choose(
             talks: Sequence[Conversation], answers: Sequence[Sequence[Response]]
@@ -264,23 +263,31 @@ def _favourites(scores: Sequence[float | None]) -> list[int]:
     return [best(scores[i : i + ANSWERS]) for i in range(0, len(scores), ANSWERS)]
 
 
+def _the_first(talks: Sequence[Conversation], _: Sequence[Sequence[Response]]) -> list[int]:
+    return [0] * len(talks)
+
+
+WAYS: dict[str, Callable[[Bench], Choose]] = {
+    "first": lambda _: _the_first,
+    "q": lambda bench: bench.by_q(bench.plan.q),
+    "q-figures": lambda bench: bench.by_q(replace(bench.plan.q, numbers=8)),
+    "belief": lambda bench: bench.by_belief(),
+    "simulation": lambda bench: bench.by_simulation,
+}
+"""All ways to choose; the first one is what the others are compared with."""
+
+
 def rows_of_game(game: str, kernels: int, known: set[str]) -> list[dict[str, Any]]:
-    """J of every way to choose, and its gain over the first answer, paired by kernel."""
+    """J of every way to choose that is not known, and its gain over the first, paired by kernel."""
     bench = Bench.of(game, kernels)
     gamma = bench.plan.q.gamma
-    ways: dict[str, Callable[[], Choose]] = {
-        "q": lambda: bench.by_q(bench.plan.q),
-        "q-figures": lambda: bench.by_q(replace(bench.plan.q, numbers=8)),
-        "belief": bench.by_belief,
-        "simulation": lambda: bench.by_simulation,
-    }
     rows: list[dict[str, Any]] = []
     first: list[Conversation] = []
-    for way, make in {"first": lambda: _the_first, **ways}.items():
-        if way in known and first:
+    for way, make in WAYS.items():
+        if way in known and first:  # the first one is played again, to compare with
             continue
         begun = time.process_time()
-        played = bench.play(make())
+        played = bench.play(make(bench))
         first = first or played
         row = {"game": game, "way": way, "conversations": len(played)}
         row |= measured(measure(played, gamma).to_dict())
@@ -290,10 +297,6 @@ def rows_of_game(game: str, kernels: int, known: set[str]) -> list[dict[str, Any
         rows.append(row | {"cpu_s": round(time.process_time() - begun, 1)})
         print(rows[-1], flush=True)
     return [row for row in rows if row["way"] not in known]
-
-
-def _the_first(talks: Sequence[Conversation], _: Sequence[Sequence[Response]]) -> list[int]:
-    return [0] * len(talks)
 
 
 def main() -> None:
@@ -308,7 +311,7 @@ def main() -> None:
     found = json.loads(options.results.read_text())["records"] if options.results.exists() else []
     for game in options.games:
         known = {r["way"] for r in found if r["game"] == game}
-        if known != WAYS:
+        if known != WAYS.keys():
             found += rows_of_game(game, options.kernels, known)
             meta = {"versions": versions(), "answers": ANSWERS, "continuations": CONTINUATIONS}
             write_records(options.results, {**meta, "seed": SEED}, found)

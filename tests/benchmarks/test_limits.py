@@ -22,7 +22,7 @@ def test_believed_partners_would_have_said_the_same(
     truth = game.bargain(scenario)
     greedy = "I want " + truth.box(truth.best(0.0), Role.AGENT)
     turns = [game.opening(scenario)]
-    others = limits.Others(game, {})
+    others = limits.Others(game)
     assert others.like(scenario, 0, turns) == list(limits.PARTNERS[:4]), "nothing is known yet"
     for _ in range(3):
         turns.append(Turn(Role.AGENT, greedy))

@@ -22,7 +22,7 @@ from iterpo.models.encoders import Encoder, read
 from iterpo.policy_evaluation.base import Pooling, QConfig
 from iterpo.policy_evaluation.features import extract_rows
 from iterpo.policy_evaluation.iql import Backups, Reader
-from iterpo.policy_evaluation.numbers import numbers
+from iterpo.policy_evaluation.numbers import beside
 from iterpo.policy_evaluation.qfunction import ValueHead
 from iterpo.policy_evaluation.regression import seeded
 from iterpo.policy_evaluation.transitions import Transition
@@ -196,9 +196,12 @@ def on_features(
         pooling=heads.pooling,
         max_batch_tokens=q.max_batch_tokens,
     )
-    told = [*((s, _SILENCE) for s in states), *((r.state, r.response) for r in rows)]
-    figures = numbers([s for s, _ in told], [a for _, a in told], heads.numbers)
-    features = torch.cat([extracted.features, figures], dim=1)
+    features = beside(
+        extracted.features,
+        [*states, *(r.state for r in rows)],
+        [_SILENCE] * len(states) + [r.response for r in rows],
+        heads.numbers,
+    )
     state, action = torch.split(features, [len(asked), len(said)])
     finite = torch.isfinite(state).all(dim=1)
     usable = torch.isfinite(action).all(dim=1) & finite[now] & finite[then]

@@ -18,7 +18,7 @@ from iterpo.models.padding import PaddingSide, pad
 from iterpo.models.shared_prefix import shared_states
 from iterpo.policy_evaluation.base import Pooling
 from iterpo.policy_evaluation.candidates import candidates, portions
-from iterpo.policy_evaluation.numbers import numbers as read_numbers
+from iterpo.policy_evaluation.numbers import beside
 
 __all__ = ["Extracted", "extract", "extract_rows", "features", "pooled", "token_rows"]
 
@@ -94,10 +94,7 @@ def extract(
     found = extract_rows(
         backbone, rows, pooling=pooling, max_batch_tokens=max_batch_tokens, padding=padding
     )
-    if found.features.shape[1] == 0:  # no row has a response, so none has features
-        return found
-    said = read_numbers(states, responses, numbers)
-    return replace(found, features=torch.cat([found.features, said], dim=1))
+    return replace(found, features=beside(found.features, states, responses, numbers))
 
 
 def extract_rows(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from iterpo.domain import Message, Response, State
 
-__all__ = ["SPREAD", "columns", "numbers"]
+__all__ = ["SPREAD", "beside", "columns", "numbers"]
 
 SPREAD = 8.0
 """Standardised, these columns spread so much wider than hidden states, which are many more: equal
@@ -63,6 +63,18 @@ def numbers(states: Sequence[State], responses: Sequence[Response], each: int) -
             row += [0.0] * (each - len(found)) + found + [len(found) / each]
         rows.append([*row, float(bool(said) and said == theirs)])
     return torch.tensor(rows, dtype=torch.float32).reshape(len(rows), columns(each))
+
+
+def beside(
+    features: Tensor, states: Sequence[State], responses: Sequence[Response], each: int
+) -> Tensor:
+    """Features (n, d) with ``numbers`` behind them, (n, d + columns(each)).
+
+    They come back as given where d is 0: no row has a response then, so none has features.
+    """
+    if not each or not features.shape[1]:
+        return features
+    return torch.cat([features, numbers(states, responses, each)], dim=1)
 
 
 def _newest(messages: Sequence[Message], role: str) -> list[float]:
