@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,17 @@ def test_the_picture_shows_what_the_claims_are_made_of(learning: Any, records: A
     assert cells == (
         ["g", "2", "0.55", "0.64", "+0.09 ± 0.17", "0.44 (+0.20 ± 0.11)", "0.70", "1.00", "16%"]
     )
+
+
+def test_committed_records_are_of_the_recipe_as_it_stands(learning: Any) -> None:
+    """An option that is new and unset leaves a plan what it was, so no cell is played again."""
+    cells = learning("cells")
+    told = json.loads((LEARNING.parent / "results" / "improvement-nano.json").read_text())
+    plan = cells.cell_plan(LEARNING / "improvement.yaml", "ultimatum", [], 3)
+    kept = {r["plan"] for r in told["records"] if (r["arm"], r["seed"]) == ("iterpo", 3)}
+    assert cells.short(plan) in kept
+    figures = cells.cell_plan(LEARNING / "improvement.yaml", "ultimatum", ["q.numbers=8"], 3)
+    assert cells.short(figures) not in kept
 
 
 def test_each_arm_is_another_experiment_and_paper_is_the_preset(learning: Any) -> None:
