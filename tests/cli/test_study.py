@@ -50,6 +50,19 @@ def test_a_failed_cell_makes_exit_status_1(call: Call, starts: Starts) -> None:
     assert "ultimatum/shuffled/seed-2 failed" in call("study", "show", "runs/compare").stdout
 
 
+def test_the_rest_is_shown_where_the_reference_has_failed(call: Call, starts: Starts) -> None:
+    starts.failing = [Cell("ultimatum", "iterpo", 1), Cell("ultimatum", "iterpo", 2)]
+    done = call("study", "smoke", *SMALL)
+    assert done.exit_code == 1
+    assert "2 of 4 cells failed" in done.stderr
+    shown = call("study", "show", "runs/compare", "--json")
+    (game,) = json.loads(shown.stdout)["games"].values()
+    assert [s["method"] for s in game["standings"]] == ["shuffled"]
+    assert game["contrasts"] == []
+    asked = call("study", "show", "runs/compare", "--against", "iterpo")
+    assert "nobody in this study is called 'iterpo'" in asked.stderr
+
+
 def test_mistakes_end_with_status_2_before_anything_runs(call: Call, starts: Starts) -> None:
     done = call("study", "smoke", "--set", "seeds=[1, 1]", "--set", "plan.q.headz=1")
     assert done.exit_code == 2

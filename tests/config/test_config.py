@@ -207,6 +207,32 @@ def test_the_faulty_element_of_a_list_is_named() -> None:
     assert line.startswith("names.1: given 3")
 
 
+@dataclass(frozen=True)
+class Several:
+    """Parts that must not be empty."""
+
+    numbers: tuple[int, ...]
+    """Some."""
+    parts: Mapping[str, Mapping[str, Any] | None]
+    """By label."""
+
+    def __post_init__(self) -> None:
+        found = [f"{n}: given nothing" for n in ("numbers", "parts") if not getattr(self, n)]
+        if found:
+            raise ConfigError("\n".join(found))
+
+
+def test_what_is_left_of_a_faulty_list_or_mapping_is_not_judged() -> None:
+    """Without its faulty element the list is empty, which nobody has given."""
+    with pytest.raises(ConfigError) as caught:
+        config.parse(Several, {"numbers": ["0"], "parts": {"a": 3}}, "study.yaml")
+    first, second = str(caught.value).splitlines()[1:]
+    assert first.strip().startswith('numbers.0: given "0" (text)')
+    assert second.strip().startswith("parts.a: given 3 (a whole number); accepted: a mapping")
+    with pytest.raises(ConfigError, match="numbers: given nothing"):
+        config.parse(Several, {"numbers": [], "parts": {"a": 3}}, "study.yaml")
+
+
 def test_1e_minus_4_is_a_number_in_files_and_settings(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("name: x\ninner: {lr: 1e-4}\n")

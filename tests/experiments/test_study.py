@@ -148,7 +148,15 @@ def test_every_mistake_is_told_at_once_and_where_it_comes_from(tmp_path: Path) -
         ("plan: smoke", "environments: required"),
         ("plan: 3\nenvironments: 4\nmethods: [a]", "methods: given"),
         ("plan: nope\nenvironments: {}\nmethods: {}", "no plan at 'nope'"),
-        ("plan: smoke\nenvironments: {ultimatum: 3}\nmethods: {iterpo: }", "environments: given"),
+        (
+            "plan: smoke\nenvironments: {ultimatum: 3}\nmethods: {iterpo: }",
+            "environments.ultimatum: given",
+        ),
+        (
+            "plan: smoke\nenvironments: {ultimatum: }\nmethods: {a: }\n"
+            "seeds: [9223372036854775808]",
+            "below 2^63",
+        ),
     ],
 )
 def test_a_malformed_study_is_explained(tmp_path: Path, text: str, part: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from iterpo.report.estimates import by_round, chosen, roster
 from iterpo.report.findings import against, heldout_table, split_table
 from iterpo.report.sections import sections
 from iterpo.report.sources import read_material
+from iterpo.report.summary import compared
 from iterpo.report.tables import Table
 from report.invented_run import finished_run, records_file
 
@@ -131,6 +133,23 @@ def versions(*sources: Path) -> Table:
     *_, setting = sections(read_material(sources), "base")
     (table,) = (i for i in setting.items if isinstance(i, Table) and i.name == "versions")
     return table
+
+
+def test_who_has_not_played_yet_is_not_said_to_have(tmp_path: Path) -> None:
+    """A study whose runs have all failed in one of two games, and one of fixed agents alone."""
+    source = records_file(tmp_path / "r.json", games=("g1",))
+    material = read_material([source])
+    games = {"g1": {}, "g2": {}}
+    meta = {**material.facts.meta, "study": {**material.facts.meta["study"], "environments": games}}
+    one = replace(material, facts=replace(material.facts, meta=meta))
+    assert "played 1 game (g1), with 3 seeds" in compared(one)
+    fixed = tuple(
+        {**r, "method": "oracle"} for r in material.facts.records if r["method"] == "iterpo"
+    )
+    none = replace(one, facts=replace(one.facts, records=fixed))
+    assert compared(none) == "No method has a finished round in g1 and g2."
+    causes = next(s for s in sections(none, "base") if s.anchor == "causes")
+    assert "no run has ended" in str(causes.items[0])
 
 
 def test_the_versions_of_all_sources_are_told(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ def _explain(
             for line in _own_lines(own):
                 key = line.split()[0].rstrip(":").split(".")
                 joint = "." if key[0] in fields else ": "
-                if path not in judged:  # else of a default in the place of a value that it refused
+                # Else of a default in the place of a refused value, or of what is left of one.
+                if path not in judged and not _thinned((*path, key[0]), dropped):
                     lines[f"{dotted}{joint if dotted else ''}{line}"] = None
                 bad.add((*path, *key) if key[0] in fields else path)
             judged.add(path)
@@ -146,6 +147,11 @@ def _explain(
             lines[f"{dotted}: given {shown(given)}; accepted: {accepted(hint)}{near}"] = None
             bad.add(path)
     return list(lines), bad
+
+
+def _thinned(path: tuple[Any, ...], dropped: set[tuple[Any, ...]]) -> bool:
+    """Whether something inside the value at ``path`` was dropped."""
+    return any(len(d) > len(path) and d[: len(path)] == path for d in dropped)
 
 
 def _own_lines(error: Exception) -> list[str]:
@@ -168,6 +174,8 @@ def _locate(cls: type, values: Any, loc: Sequence[Any]) -> tuple[tuple[Any, ...]
         elif isinstance(part, int) and isinstance(value, list) and part < len(value):
             args = typing.get_args(hint)
             hint, value = (args[0] if args else Any), value[part]
+        elif typing.get_origin(hint) is Mapping and isinstance(value, dict) and part in value:
+            hint, value = typing.get_args(hint)[1], value[part]
         else:
             break
         path.append(part)

@@ -112,13 +112,16 @@ def contrasts(facts: StudyFacts, game: str, against: str | None = None) -> tuple
     Args:
         facts: The study.
         game: Environment.
-        against: Whom to compare with; None: the study's reference.
+        against: Whom to compare with; None: the study's reference, and nothing where none of its
+            cells is finished yet.
 
     Raises:
         UnknownNameError: if nobody is called so.
     """
     other = against or facts.meta["reference"]
     if other not in players(facts):
+        if against is None:
+            return ()
         raise UnknownNameError(
             f"nobody in this study is called {other!r}, or it has not finished a cell; there are: "
             f"{', '.join(players(facts)) or 'none yet'}"

@@ -79,8 +79,9 @@ class Study:
             self,
             name=(lambda v: bool(_LABEL.fullmatch(v)), "letters, digits and ._+-, as for a folder"),
             seeds=(
-                lambda v: bool(v) and len(set(v)) == len(v) and min(v) >= 0,
-                "at least one, each 0 or more and given once",
+                # Columns of kernels.parquet hold 64 bits.
+                lambda v: bool(v) and len(set(v)) == len(v) and min(v) >= 0 and max(v) < 2**63,
+                "at least one, each 0 or more, below 2^63 and given once",
             ),
             environments=(bool, "at least one"),
             methods=(bool, "at least one"),

@@ -105,7 +105,8 @@ def _or_missing(found: Item | None, what: str, why: str) -> Item:
 
 def _glance(material: Material) -> Section:
     intro = f"{compared(material)} {outcome(material)}"
-    why = "no run has ended, so no round is chosen yet"
+    reference = material.facts.meta["reference"]
+    why = f"no run of {reference} has ended, so no round of it is chosen yet"
     table = _or_missing(findings.glance(material), "The result at a glance", why)
     return Section("summary", "Summary", intro, (table,))
 
@@ -147,6 +148,9 @@ def _causes(material: Material) -> Section:
     what = "The gain over pi_0 by its causes"
     if table is None:
         why = "the records do not tell discount and deal of agreements; run folders and studies do"
+        names = learners(material.facts)
+        if not any(r["selected"] for r in material.facts.records if r["method"] in names):
+            why = "no run has ended, so no round is chosen yet"
         items: tuple[Item, ...] = (Missing(what, why),)
     else:
         figure = trends.split_figure(table, material)

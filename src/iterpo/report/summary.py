@@ -22,6 +22,8 @@ def compared(material: Material) -> str:
     facts = material.facts
     methods = learners(facts)
     rows = [r for r in facts.records if r["method"] in methods]
+    if not rows:
+        return f"No method has a finished round in {_listed(facts.games)}."
     seeds = sorted({r["seed"] for r in rows})
     rounds = max((r["round"] for r in rows), default=0)
     kernels = {
@@ -29,7 +31,8 @@ def compared(material: Material) -> str:
         for k in facts.kernels
         if k["split"] == "heldout" and k["kernel"] != ALL_KERNELS
     }
-    games = facts.games
+    there = {r["game"] for r in rows}
+    games = [g for g in facts.games if g in there]
     parts = [
         f"{_listed(methods)} played {_counted(len(games), 'game')} ({_listed(games)})",
         f"with {_counted(len(seeds), 'seed')} and {_counted(rounds, 'update')} each",
@@ -66,7 +69,7 @@ def _gains(reference: str, found: Sequence[Contrast]) -> str:
     spread = _one(least) if len(found) == 1 else f"from {_one(least)} to {_one(most)}"
     text = f"On held-out kernels the gain of {reference} over pi_0 is {spread}"
     if not told:
-        return text + "; a single run on kernels that are not told apart shows no interval."
+        return text + "; a single run on one kernel, or none told apart, shows no interval."
     if len(found) == 1:
         held = "so it did better" if sure else "so it did worse" if worse else "which includes 0"
         return f"{text}, {held}. The interval is at 95%, for new {_overs(found)}."
