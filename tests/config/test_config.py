@@ -233,6 +233,15 @@ def test_what_is_left_of_a_faulty_list_or_mapping_is_not_judged() -> None:
         config.parse(Several, {"numbers": [], "parts": {"a": 3}}, "study.yaml")
 
 
+def test_a_number_is_finite() -> None:
+    """YAML knows .inf and .nan; rules like "above 0" let the first through to the training."""
+    values = {"name": "x", "ratio": float("nan"), "passthrough": {"deep": [1.0, float("inf")]}}
+    assert sorted(mistakes(values)) == [
+        "passthrough.deep.1: given Infinity (a number); accepted: a finite number",
+        "ratio: given NaN (a number); accepted: a finite number",
+    ]
+
+
 def test_1e_minus_4_is_a_number_in_files_and_settings(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("name: x\ninner: {lr: 1e-4}\n")

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import difflib
 import json
+import math
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -25,7 +26,8 @@ T = TypeVar("T")
 def parse(cls: type[T], mapping: Mapping[str, Any], source: str, also: Sequence[str] = ()) -> T:
     """An instance of a frozen dataclass (nested ones included) from plain values.
 
-    Nothing is coerced but whole numbers to floats and texts to enum members and paths.
+    Nothing is coerced but whole numbers to floats and texts to enum members and paths. Numbers are
+    finite.
 
     Args:
         cls: Dataclass to build.
@@ -42,6 +44,11 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str, also: Sequence[
     dropped: set[tuple[Any, ...]] = set()
     judged: set[tuple[Any, ...]] = set()
     mistakes = list(_drop_unknown(cls, values, (), cls))
+    for path, given in reversed(list(_not_finite(values, ()))):
+        dotted = ".".join(map(str, path))
+        mistakes.append(f"{dotted}: given {shown(given)}; accepted: a finite number")
+        _drop(values, path)
+        dropped.add(path)
     # Each pass drops what was wrong, so that checks which a first mistake hides are made too.
     while True:
         try:
@@ -56,7 +63,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str, also: Sequence[
                 break
         else:
             break
-    mistakes += also
+    mistakes += [line for line in also if line not in mistakes]
     if mistakes:
         raise all_in_one(source, mistakes)
     return instance
@@ -97,6 +104,15 @@ def _drop_unknown(
             )
         elif inner and isinstance(values[key], dict):
             yield from _drop_unknown(inner, values[key], (*path, key), root)
+
+
+def _not_finite(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """Numbers that are infinite or none: YAML has them, the JSON files of results do not."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield path, value
+    elif isinstance(value, (dict, list)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _not_finite(part, (*path, key))
 
 
 def _did_you_mean(key: str, path: tuple[str, ...], hints: Iterable[str], root: type) -> str:
