@@ -424,6 +424,12 @@ def test_targets_average_what_follows_and_skip_what_has_no_features() -> None:
     assert some.owners.tolist() == [1]
 
 
+def test_pairs_none_of_which_has_features_complete_no_row() -> None:
+    """No text that fits leaves features without columns; all of nothing is finite."""
+    ahead = Ahead.of(Pairs((1.0, 0.0), (0.0, 0.5), (), (), (1,)), torch.zeros(1, 0))
+    assert ahead.complete.tolist() == [True, False]
+
+
 def test_nothing_to_lean_on_is_monte_carlo_again(backbone, one_hot) -> None:
     """Conversations of one action: every regression has the same targets, from the same start."""
     short = [talk((a,), i) for a in (0, 1) for i in range(20)]

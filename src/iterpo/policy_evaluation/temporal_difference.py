@@ -133,7 +133,7 @@ class Ahead:
     @classmethod
     def of(cls, pairs: Pairs, features: Tensor) -> Ahead:
         """From pairs and their features (m, d); pairs without features are left out."""
-        known = torch.isfinite(features).all(dim=1) if features.numel() else torch.zeros(0).bool()
+        known = torch.isfinite(features).all(dim=1) & (features.shape[1] > 0)
         return cls(
             torch.tensor(pairs.rewards, dtype=torch.float32),
             torch.tensor(pairs.discounts, dtype=torch.float32),
