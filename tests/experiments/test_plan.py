@@ -211,6 +211,16 @@ def test_exploration_follows_its_settings_and_not_their_order() -> None:
     assert ids[-1] == ids[-2]
 
 
+@pytest.mark.parametrize("method", ["mt_sft", "mt_kto", "mt_ppo"])
+def test_a_plan_that_explores_needs_a_method_that_does_not_refuse_it(method: str) -> None:
+    """Else the first update would refuse what was collected."""
+    explores = [f"method.name={method}", "collect.explore.share=0.3", "q.off_policy=drop"]
+    with pytest.raises(ConfigError, match=r"method\.options\.off_policy: given 'refuse'"):
+        load_plan("demo", explores)
+    load_plan("demo", [*explores, "method.options.off_policy=drop"])
+    load_plan("demo", ["method.name=archer", *explores[1:]])
+
+
 def test_a_plan_that_explores_needs_a_q_that_can_take_it() -> None:
     with pytest.raises(ConfigError, match=r"q\.off_policy: given 'refuse' .*accepted: drop"):
         load_plan("demo", ["collect.explore.share=0.3"])

@@ -1,13 +1,17 @@
-"""Whether what a plan explores can be used: by its Q, and by the measurement of J."""
+"""Whether what a plan explores can be used: by its Q, its method, and the measurement of J."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from iterpo.agents.optimist import OptimismConfig
 from iterpo.agents.persona import PersonaConfig
 from iterpo.domain import Sampling
+from iterpo.methods.base import make
 from iterpo.policy_evaluation.base import QConfig
 
-__all__ = ["unusable_exploration"]
+__all__ = ["refusing_method", "unusable_exploration"]
 
 
 def unusable_exploration(
@@ -51,6 +55,17 @@ def unusable_exploration(
             "accepted: rounds of 2 or more, or collect.optimism=null"
         )
     return found + _unable(optimism, sampling, q)
+
+
+def refusing_method(name: str, options: Mapping[str, Any]) -> list[str]:
+    """What stands against personas where a method has a say of its own on explored turns."""
+    own = getattr(make(name, options), "options", None)
+    if getattr(own, "off_policy", None) != "refuse":
+        return []
+    return [
+        "method.options.off_policy: given 'refuse' with collect.explore; accepted: what else "
+        f"`iterpo methods {name}` lists, or collect.explore=null"
+    ]
 
 
 def _unweighable(

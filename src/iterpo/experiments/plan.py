@@ -15,7 +15,7 @@ from iterpo.config import dump, override, parse, read_yaml
 from iterpo.domain import Sampling, derive
 from iterpo.domain.rules import Rule, broken, refuse
 from iterpo.errors import ConfigError
-from iterpo.experiments.exploration import unusable_exploration
+from iterpo.experiments.exploration import refusing_method, unusable_exploration
 from iterpo.experiments.identity import identity
 from iterpo.experiments.roll_back import RollBackPlan
 from iterpo.methods.base import PLUGINS as METHODS
@@ -259,6 +259,8 @@ class Plan:
         found += unusable_exploration(
             collect.explore, collect.optimism, collect.sampling, self.q, self.rounds
         )
+        if collect.explore is not None and self.method.name in METHODS.built_in:
+            found += refusing_method(self.method.name, self.method.options)
         found += self._unusable_myopia()
         if found:
             raise ConfigError("\n".join(found))

@@ -19,7 +19,7 @@ from iterpo.domain import Message, Response
 from iterpo.errors import ModelError
 from iterpo.models import hub
 from iterpo.models.backbone import Backbone, inner, merge_adapter
-from iterpo.models.padding import pad
+from iterpo.models.padding import alike, pad
 
 __all__ = ["Encoder", "check_encoder", "load_encoder", "policy_encoder", "read"]
 
@@ -132,7 +132,7 @@ def policy_encoder(backbone: Backbone, max_tokens: int | None = None) -> Encoder
 
 
 def read(encoder: Encoder, model: nn.Module, texts: Sequence[Sequence[int]]) -> Tensor:
-    """One hidden state for each text: (n, d) in float32.
+    """One hidden state for each text: (n, d) in float32, texts of like length in one pass.
 
     Args:
         encoder: How to read.
@@ -140,11 +140,18 @@ def read(encoder: Encoder, model: nn.Module, texts: Sequence[Sequence[int]]) -> 
         texts: n texts as token ids; those beyond ``longest`` lose their beginning.
     """
     cut = [list(ids)[-encoder.longest :] or [encoder.fill] for ids in texts]
-    ids, mask = (x.to(encoder.device) for x in pad(cut, fill=encoder.fill))
+    batches = alike([len(ids) for ids in cut])
+    found = torch.cat([_read(encoder, model, [cut[i] for i in batch]) for batch in batches])
+    places = torch.tensor([i for batch in batches for i in batch], device=found.device)
+    return found[places.argsort()]
+
+
+def _read(encoder: Encoder, model: nn.Module, texts: Sequence[Sequence[int]]) -> Tensor:
+    ids, mask = (x.to(encoder.device) for x in pad(texts, fill=encoder.fill))
     hidden: Tensor = model(input_ids=ids, attention_mask=mask).last_hidden_state  # (n, longest, d)
     if encoder.first:
         return hidden[:, 0].float()
-    return hidden[torch.arange(len(cut), device=hidden.device), mask.sum(dim=1) - 1].float()
+    return hidden[torch.arange(len(texts), device=hidden.device), mask.sum(dim=1) - 1].float()
 
 
 def _config(name: str) -> tuple[Any, Any]:

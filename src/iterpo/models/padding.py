@@ -1,4 +1,4 @@
-"""pad, distinct: token sequences as a batch, of one length or without repeats."""
+"""pad, distinct, alike: token sequences as batches, of one length or without repeats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["PaddingSide", "distinct", "pad"]
+__all__ = ["PaddingSide", "alike", "distinct", "pad"]
+
+_PADDING = 1 / 8
+"""Most padding of a batch of like sequences, as a share of their tokens."""
 
 PaddingSide = Literal["left", "right"]
 
@@ -45,3 +48,21 @@ def distinct(sequences: Iterable[Sequence[int]]) -> tuple[list[tuple[int, ...]],
     place: dict[tuple[int, ...], int] = {}
     index = [place.setdefault(tuple(s), len(place)) for s in sequences]
     return list(place), index
+
+
+def alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Places of sequences in batches of nearly equal lengths, the shortest first.
+
+    >>> alike([40, 10, 41, 11, 39])
+    [[1, 3], [4, 0, 2]]
+    """
+    batches: list[list[int]] = []
+    tokens = 0
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        longest = lengths[place]
+        tokens += longest
+        if not batches or (len(batches[-1]) + 1) * longest > (1 + _PADDING) * tokens:
+            batches.append([])
+            tokens = longest
+        batches[-1].append(place)
+    return batches

@@ -40,6 +40,7 @@ def train(training: Training, examples: Sequence[Example], config: LoggedConfig)
     ]
     weights = [example.weight for example in examples]
     plan = schedule(len(turns), config, training.seed)
+    plan = plan.by_length([len(turn.ids) for turn in turns])
     run = Run(
         training,
         config,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from iterpo.domain import Conversation, Ending, Response, State, decisions
@@ -150,6 +150,17 @@ class Schedule:
     def visits(self) -> tuple[int, ...]:
         """Indices of the examples in the order in which they are seen."""
         return tuple(i for step in self.order for i in step)
+
+    def by_length(self, lengths: Sequence[int]) -> Schedule:
+        """The same steps, each from short examples to long ones: a forward pass then pads little.
+
+        For losses that are sums over the examples of a step, however these share forward passes.
+
+        >>> Schedule(((0, 1, 2, 3), (3, 0, 1, 2)), 2).by_length([5, 9, 4, 9]).order
+        ((2, 0, 1, 3), (2, 0, 3, 1))
+        """
+        order = tuple(tuple(sorted(step, key=lengths.__getitem__)) for step in self.order)
+        return replace(self, order=order)
 
 
 def schedule(n: int, config: LoggedConfig, seed: int) -> Schedule:

@@ -52,6 +52,7 @@ def train(
         groups.append(chain_rows(rows[start : start + len(turns)]))
         start += len(turns)
     plan = schedule(len(groups), config, training.seed)
+    plan = plan.by_length([max(len(chain.ids) for chain in group) for group in groups])
     run = Run(
         training,
         config,
