@@ -3,8 +3,9 @@
     python benchmarks/paper/choose.py runs/tune-nano
 
 Of each method (the label up to the first `+`) the candidate whose selected round has the highest
-return on training kernels, averaged over the trial seeds. Held-out rows are never read. The records
-of all candidates are kept as benchmarks/results/tune-nano.json.
+return on training kernels, averaged over the trial seeds. Held-out rows are never read. Only what
+differs between a method's candidates is written. The records of all candidates are kept as
+benchmarks/results/tune-nano.json.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,29 @@ def choose(facts: StudyFacts) -> dict[str, str]:
 
 
 def settings(facts: StudyFacts, chosen: Mapping[str, str]) -> dict[str, Any]:
-    """What is to be laid over the methods of table1-nano.yaml."""
+    """What is to be laid over the methods of table1-nano.yaml: where their candidates differ."""
     given = facts.meta["study"]["methods"]
-    return {method: given[label] for method, label in chosen.items()}
+    return {
+        method: differing(
+            given[label], [v for k, v in given.items() if k.partition("+")[0] == method]
+        )
+        for method, label in chosen.items()
+    }
+
+
+def differing(one: Mapping[str, Any] | None, others: Sequence[Any]) -> dict[str, Any]:
+    """The part of ``one`` that is not the same in all others.
+
+    >>> differing({"a": 1, "b": {"c": 2, "d": 3}}, [{"a": 1, "b": {"c": 2, "d": 4}}])
+    {'b': {'d': 3}}
+    """
+    found: dict[str, Any] = {}
+    for key, value in (one or {}).items():
+        theirs = [(other or {}).get(key) for other in others]
+        if all(each == value for each in theirs):
+            continue
+        found[key] = differing(value, theirs) if isinstance(value, Mapping) else value
+    return found
 
 
 def main() -> None:
