@@ -221,6 +221,19 @@ def test_a_plan_that_explores_needs_a_method_that_does_not_refuse_it(method: str
     load_plan("demo", ["method.name=archer", *explores[1:]])
 
 
+@pytest.mark.parametrize(
+    ("setting", "nothing"),
+    [("q.pool_rounds=1", "0"), ("stop_when_q_converged=0.1", "null")],
+)
+def test_what_only_a_q_can_use_is_refused_of_a_method_that_fits_none(
+    setting: str, nothing: str
+) -> None:
+    name = setting.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"{name}: given .* fits no Q; accepted: {nothing}"):
+        load_plan("demo", [setting, "method.name=mt_sft"])
+    load_plan("demo", [setting])
+
+
 def test_a_plan_that_explores_needs_a_q_that_can_take_it() -> None:
     with pytest.raises(ConfigError, match=r"q\.off_policy: given 'refuse' .*accepted: drop"):
         load_plan("demo", ["collect.explore.share=0.3"])

@@ -308,13 +308,14 @@ class Plan:
     def _without_q(self) -> list[str]:
         if self.method.name in _FIT_Q or self.method.name not in METHODS.built_in:
             return []
-        needs = {
-            "stop_when_q_converged": self.stop_when_q_converged,
-            "collect.optimism": self.collect.optimism,
-        }
+        needs = (
+            ("stop_when_q_converged", self.stop_when_q_converged, "null"),
+            ("collect.optimism", self.collect.optimism, "null"),
+            ("q.pool_rounds", self.q.pool_rounds or None, "0"),
+        )
         return [
-            f"{name}: given with method {self.method.name}, which fits no Q; accepted: null"
-            for name, value in needs.items()
+            f"{name}: given with method {self.method.name}, which fits no Q; accepted: {none}"
+            for name, value, none in needs
             if value is not None
         ]
 
