@@ -16,6 +16,7 @@ from iterpo.agents.base import Reply, Seat
 from iterpo.domain import Ending, Role, Sampling, View
 from iterpo.environments import make
 from iterpo.errors import IterpoError
+from iterpo.measure import measure
 from iterpo.models import hub
 from iterpo.testing.tiny_model import tiny_model
 from methods.conftest import talk
@@ -81,7 +82,7 @@ def test_collect_takes_names_policies_and_agents(game: Any) -> None:
     itself = api.collect("nano", game, partner=nano, **few)
     assert {t.role for c in itself for t in c.turns if t.sampled} == set(Role)
     assert not any(c.j_star for c in itself)
-    optimal = api.measure(api.collect("oracle", game, scenarios=12, per_scenario=1))
+    optimal = measure(api.collect("oracle", game, scenarios=12, per_scenario=1))
     assert optimal.regret_agent_turn is not None
     assert optimal.regret_agent_turn.mean == pytest.approx(0)
 

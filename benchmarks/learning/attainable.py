@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from iterpo import environments
 from iterpo.agents.scripted import Bargaining
 from iterpo.domain import Split
-from iterpo.experiments.rollout import draw_scenarios
+from iterpo.experiments.kernels import draw_scenarios
 
 PLAN = Path(__file__).with_name("improvement.yaml")
 OUT = Path(__file__).parents[1] / "results" / "attainable.json"

@@ -50,8 +50,8 @@ from iterpo.domain import (
     action_indices,
     derive,
 )
+from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.plan import Plan
-from iterpo.experiments.rollout import draw_scenarios
 from iterpo.measure import measure
 from iterpo.measure.compare import compare
 from iterpo.models.backbone import Backbone, load

@@ -35,8 +35,8 @@ from iterpo.domain import (
     decisions,
     derive,
 )
+from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.plan import Plan
-from iterpo.experiments.rollout import draw_scenarios
 from iterpo.models.backbone import Backbone, load
 from iterpo.models.checkpoints import load_policy
 from iterpo.models.generation import generate

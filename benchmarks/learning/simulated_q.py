@@ -22,9 +22,9 @@ from iterpo.domain import (
     Split,
     State,
 )
+from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.plan import Plan, load_plan
-from iterpo.experiments.rollout import draw_scenarios
 from iterpo.methods.base import REGISTRY, RoundBatch
 from iterpo.methods.workspace import FolderWorkspace
 from iterpo.models.backbone import Backbone, frozen

@@ -13,8 +13,8 @@ from iterpo.agents.scripted import Bargaining, ScriptedPartner
 from iterpo.agents.yardsticks import FirstCounter, Oracle
 from iterpo.collect import Table, collect, seats
 from iterpo.domain import Split
+from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.plan import Plan
-from iterpo.experiments.rollout import draw_scenarios
 from iterpo.measure import measure
 
 YARDSTICKS = {"first-counter": FirstCounter, "oracle": Oracle}

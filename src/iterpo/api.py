@@ -1,4 +1,4 @@
-"""The library in five lines: load a policy, collect, fit Q, improve, measure.
+"""The verbs of the library: load a policy, collect or read, fit Q, improve.
 
 >>> import iterpo
 >>> iterpo.environments.make("ultimatum").name
@@ -20,10 +20,9 @@ if TYPE_CHECKING:  # heavy layers are imported where they are used: `import iter
     from iterpo.agents.base import AgentFactory
     from iterpo.environments.base import Environment
     from iterpo.experiments.speakers import Speaker
-    from iterpo.measure import Measurement
     from iterpo.policy_evaluation.qfunction import QFunction
 
-__all__ = ["collect", "fit_q", "improve", "load_policy", "measure", "read"]
+__all__ = ["collect", "fit_q", "improve", "load_policy", "read"]
 
 
 def load_policy(name: str) -> PolicyRef:
@@ -186,13 +185,6 @@ def improve(
         raise ArtifactError(f"{folder} is not empty; name a new folder for the policy.")
     workspace = FolderWorkspace(folder, Settings(improve=config))
     return workspace.improve(policy, RoundBatch(policy.round, conversations, policy), reward=reward)
-
-
-def measure(batch: Sequence[Conversation], gamma: float = 0.9) -> Measurement:
-    """J in both units, agreement, reward, turns, J* and regret, each with a clustered error."""
-    from iterpo.measure import measure as measure_batch
-
-    return measure_batch(batch, gamma)
 
 
 def _fresh_folder(policy: PolicyRef) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iterpo.agents.base import Agent, AgentFactory, Explorer, Reply, Seat
@@ -16,7 +16,7 @@ from iterpo.domain import Exploration, Response, Reward, Role, State, View, deri
 from iterpo.domain.rules import refuse
 from iterpo.errors import ConfigError
 
-__all__ = ["CHOICE", "OptimismConfig", "Optimistic", "best", "draw_optimism", "every_optimism"]
+__all__ = ["CHOICE", "OptimismConfig", "Optimistic", "best", "draw_optimism"]
 
 CHOICE: Mapping[str, str] = {"choice": "optimistic"}
 """What a conversation that was drawn for this notes as its trait."""
@@ -58,14 +58,6 @@ def draw_optimism(config: OptimismConfig, seed: int) -> Exploration:
         return Exploration({}, 1.0 - config.share)
     action = 1 + int(config.within * uniform(seed, "optimism", "action"))
     return Exploration(CHOICE, config.share / config.within, action)
-
-
-def every_optimism(config: OptimismConfig) -> Iterator[Exploration]:
-    """All draws that ``draw_optimism`` can give; their propensities sum to 1."""
-    if config.share < 1:
-        yield Exploration({}, 1.0 - config.share)
-    for action in range(1, config.within + 1):
-        yield Exploration(CHOICE, config.share / config.within, action)
 
 
 def best(scores: Sequence[float | None]) -> int:

@@ -22,9 +22,10 @@ from iterpo.domain import PolicyRef, Role, Scenario, Split, Turn, View
 from iterpo.environments.base import Environment
 from iterpo.errors import ConfigError, ContextOverflowError, IterpoError
 from iterpo.experiments.events import Report
+from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.lineage import policy_of_round
 from iterpo.experiments.plan import Plan
-from iterpo.experiments.rollout import draw_scenarios, prompt_style
+from iterpo.experiments.rollout import prompt_style
 from iterpo.experiments.speakers import Local, Served, Speaker, check_partner, partner_of, served
 from iterpo.methods import make
 from iterpo.models.backbone import check_quantization, load_chat

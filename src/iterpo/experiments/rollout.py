@@ -20,7 +20,7 @@ from iterpo.experiments.plan import Plan
 from iterpo.experiments.speakers import Local, partner_of, seat, speaker_name
 from iterpo.measure import measure
 
-__all__ = ["deploy", "draw_scenarios", "prompt_style"]
+__all__ = ["deploy", "prompt_style"]
 
 
 def prompt_style(env: Environment) -> Style:
