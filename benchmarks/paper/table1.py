@@ -58,7 +58,7 @@ def main() -> None:
         "--results", type=Path, default=ROOT / "benchmarks" / "results" / "table1-nano.json"
     )
     parser.add_argument("--chosen", type=Path, default=HERE / "chosen-nano.yaml")
-    parser.add_argument("--untuned", action="store_true", help="the middle of the grid instead")
+    parser.add_argument("--untuned", action="store_true", help="the study's own settings instead")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="a.b=c")
     options = parser.parse_args()
     if not options.untuned and not options.chosen.is_file():

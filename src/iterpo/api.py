@@ -173,6 +173,12 @@ def improve(
         operator: Which single-turn method: ``grpo``, ``rloo`` or ``ppo``.
         out: Folder of the new policy; by default a new one in the cache.
         options: Further fields of ``policy_improvement.base.ImproveConfig``.
+
+    Raises:
+        ArtifactError: if ``out`` holds something already.
+        UnknownNameError: if there is no such operator.
+        ConfigError: if an option can't be used.
+        BatchError: if the agent never spoke, so that there are no states.
     """
     from iterpo.methods.base import RoundBatch
     from iterpo.methods.workspace import FolderWorkspace, Settings

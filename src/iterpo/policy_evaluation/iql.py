@@ -74,12 +74,12 @@ class Losses(NamedTuple):
 
 
 def backup(rewards: Tensor, discounts: Tensor, done: Tensor, following: Tensor) -> Tensor:
-    """y: (n,) rewards, discounts and done, and (n, 2) values of the next states, to (n, 2)."""
+    """Targets y = r + g V(s'): (n,) rewards, discounts and done, (n, 2) V(s'), to (n, 2)."""
     return rewards[:, None] + (discounts * ~done)[:, None] * following
 
 
 def expectile_loss(u: Tensor, expectile: float) -> Tensor:
-    """|tau - 1[u <= 0]| u^2, element by element.
+    """|tau - 1[u <= 0]| u^2, element by element, of u in any shape (appendix E.7).
 
     >>> expectile_loss(torch.tensor([0.2, -0.1]), 0.9)
     tensor([0.0360, 0.0010])
@@ -96,7 +96,11 @@ def losses(
     rows: Tensor,
     expectile: float,
 ) -> Losses:
-    """Losses on the rows with these indices; gradients go to ``critic`` alone."""
+    """Losses on the rows with these indices (b,); gradients go to ``critic`` alone.
+
+    L_Q is (Q - y)^2 with y by ``backup`` from the target's V, L_V the expectile loss of the
+    target's Q - V, each twin by itself (appendix E.7).
+    """
     q, v = reader.values(critic, rows)
     with torch.no_grad():
         target_q, _ = reader.values(target, rows)

@@ -66,7 +66,7 @@ def clipped_surrogate(logps: Tensor, old: Tensor, advantages: Tensor, clip: floa
     """-min(rho A, clip(rho, 1 - clip, 1 + clip) A) at each token, rho = exp(logps - old).
 
     Args:
-        logps: Log-probs of the tokens under the policy in training.
+        logps: (n,) or any other shape: log-probs of the tokens under the policy in training.
         old: Those under the policy that said them, of the same shape.
         advantages: Of the same shape.
         clip: Half-width of the range of ratios that gain anything.

@@ -95,6 +95,10 @@ def run(job: PpoJob, counts: Mapping[str, int]) -> ImproveResult:
     Args:
         job: What to do.
         counts: What is to be told beside the trainer's own counts.
+
+    Raises:
+        ResumeError: if the newest checkpoint belongs to other inputs.
+        TrainingError: if fewer steps were done than planned.
     """
     start = time.perf_counter()
     adapter = str(job.model.active_adapter)

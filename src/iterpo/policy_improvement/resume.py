@@ -44,7 +44,11 @@ def checkpoint_facts(folder: Path) -> Mapping[str, Any]:
 
 
 def newest_checkpoint(job: Resumable) -> Path | None:
-    """The newest complete checkpoint of this job; incomplete ones are removed."""
+    """The newest complete checkpoint of this job; incomplete ones are removed.
+
+    Raises:
+        ResumeError: if one was written for other inputs.
+    """
     found: list[tuple[int, Path]] = []
     for folder in sorted(job.workdir.glob("checkpoint-*")):
         try:
