@@ -92,7 +92,7 @@ def main() -> None:
     for method, each in scores(facts).items():
         for label, (mean, n) in each.items():
             mark = "  <- chosen" if label == chosen[method] else ""
-            print(f"{label:40} J on training kernels {mean:.3f} ({n} seeds){mark}")
+            print(f"{label:40} J on training kernels {mean:.3f}, seeds {n}{mark}")
     head = "# Written by choose.py from the records of tune-nano.yaml; read by table1.py.\n"
     write_atomic(options.out, head + yaml.safe_dump(settings(facts, chosen), sort_keys=True))
     write_atomic(options.results, (options.folder / RECORDS).read_text())
