@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -96,7 +97,5 @@ def test_listing_models_needs_no_torch() -> None:
 def test_the_template_hash_is_that_of_the_loaded_template(tiny_folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    from iterpo.models.chat import ChatFormat
-
-    chat = ChatFormat(AutoTokenizer.from_pretrained(tiny_folder))
-    assert hub.template_sha256(tiny_folder) == chat.template_sha256
+    template = AutoTokenizer.from_pretrained(tiny_folder).chat_template
+    assert hub.template_sha256(tiny_folder) == hashlib.sha256(template.encode()).hexdigest()

@@ -67,7 +67,6 @@ class ChatFormat:
                 "instruction-tuned model, or save the model's template as chat_template.jinja "
                 "in its folder."
             )
-        self.template_sha256: str = hashlib.sha256(template.encode()).hexdigest()
         added = getattr(tokenizer, "added_tokens_decoder", {}).values()
         special = {*map(str, tokenizer.all_special_tokens), *(str(t) for t in added if t.special)}
         self._control = sorted((t for t in special if len(t) > 1), key=lambda t: (-len(t), t))
