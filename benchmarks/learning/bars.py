@@ -9,15 +9,23 @@ that over seeds. "By more than 2 SE" means the mean of the paired differences.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Record = Mapping[str, Any]
 DEFAULT = Path(__file__).parents[1] / "results" / "improvement-nano.json"
+
+
+def asked(doc: str) -> Path:
+    """The file of records that a command line names."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("records", nargs="?", type=Path, default=DEFAULT, help="file of records")
+    found: Path = parser.parse_args().records
+    return found
 
 
 def selected(records: Iterable[Record], arm: str) -> dict[tuple[str, int], Record]:
@@ -99,5 +107,4 @@ def report(records: list[Record]) -> str:
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT
-    print(report(json.loads(where.read_text())["records"]))
+    print(report(json.loads(asked(__doc__).read_text())["records"]))

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
-from pathlib import Path
 
-from bars import DEFAULT, Record, closed, paired, selected, standard_error
+from bars import Record, asked, closed, paired, selected, standard_error
 
 from iterpo.artifacts import write_atomic
 from iterpo.report.figures import Figure, Line, Lines
@@ -93,7 +91,7 @@ def _signed(mean: float, se: float) -> str:
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT
+    where = asked(__doc__)
     stored = json.loads(where.read_text())["records"]
     write_atomic(where.with_suffix(".svg"), whole(figure(stored))[0].decode())
     print(table(stored))
