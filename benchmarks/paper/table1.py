@@ -19,6 +19,7 @@ import yaml
 
 from iterpo.artifacts import write_atomic
 from iterpo.cli.plans import read_study_file
+from iterpo.cli.progress import listening
 from iterpo.experiments.events import Event
 from iterpo.experiments.layers import merged
 from iterpo.experiments.records import RECORDS
@@ -68,13 +69,14 @@ def main() -> None:
     chosen = None if options.untuned else options.chosen
     study = study_of(chosen, options.settings)
 
-    def report(event: Event) -> None:
-        if event.kind == "note":
-            print(event.key, event.text, flush=True)
-        if event.kind == "progress" and (options.out / RECORDS).is_file():
-            keep(options.out, options.results, chosen is not None)
+    with listening() as show:
 
-    result = run_study(study, options.out, jobs=options.jobs, report=report)
+        def report(event: Event) -> None:
+            show(event)
+            if event.kind == "progress" and (options.out / RECORDS).is_file():
+                keep(options.out, options.results, chosen is not None)
+
+        result = run_study(study, options.out, jobs=options.jobs, report=report)
     keep(options.out, options.results, chosen is not None)
     print(f"{result.cells - len(result.failed)} of {result.cells} cells are in {options.results}")
     print(f"tables: iterpo study show {options.out}")
