@@ -18,7 +18,7 @@ from iterpo.models.backbone import Backbone, inner
 from iterpo.models.beginnings import beginnings
 from iterpo.models.grouped_cache import GroupedCache, grouped_attention
 from iterpo.models.kept_turns import LayerStates, Past
-from iterpo.models.padding import distinct, pad
+from iterpo.models.padding import alike, distinct, pad
 from iterpo.models.prompt_pass import PromptPass
 from iterpo.models.shared_prefix import cache_argument
 
@@ -26,7 +26,6 @@ __all__ = ["Decoder", "GroupedDecoder", "PlainDecoder", "decoder_for"]
 
 _PREFILL_TOKENS = {"cpu": 1024}  # what its caches hold; elsewhere large passes are fast
 _MOST_TOKENS = 16_384
-_PADDING = 0.1
 
 
 class Decoder(Protocol):
@@ -190,7 +189,7 @@ class GroupedDecoder:
             len(prompt) - (past.length if past else 0)
             for prompt, past in zip(prompts, pasts, strict=True)
         ]
-        for chunk in _chunks(left, _PREFILL_TOKENS.get(self.device.type, _MOST_TOKENS)):
+        for chunk in alike(left, _PREFILL_TOKENS.get(self.device.type, _MOST_TOKENS)):
             run = PromptPass([prompts[i] for i in chunk], [pasts[i] for i in chunk], self.device)
             yield chunk, run, run.logits(self.model, self.cache_argument)
 
@@ -219,19 +218,3 @@ class GroupedDecoder:
         self.positions = self.positions + 1
         logits: Tensor = out.logits[:, -1].float()  # (r, V)
         return logits
-
-
-def _chunks(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Prompts by length, few enough at a time for the memory and with little padding."""
-    chunk: list[int] = []
-    real = 0
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        padded = (len(chunk) + 1) * lengths[i]
-        wasteful = padded - real - lengths[i] > max(_PADDING * padded, 32)
-        if chunk and (padded > most or wasteful):
-            yield chunk
-            chunk, real = [], 0
-        chunk.append(i)
-        real += lengths[i]
-    if chunk:
-        yield chunk

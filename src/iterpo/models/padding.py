@@ -10,8 +10,8 @@ from torch import Tensor
 
 __all__ = ["PaddingSide", "alike", "distinct", "pad"]
 
-_PADDING = 1 / 8
-"""Most padding of a batch of like sequences, as a share of their tokens."""
+_PADDING = 0.1
+"""Most padding of a batch of like sequences, as a share of its tokens; 32 tokens always may be."""
 
 PaddingSide = Literal["left", "right"]
 
@@ -50,19 +50,26 @@ def distinct(sequences: Iterable[Sequence[int]]) -> tuple[list[tuple[int, ...]],
     return list(place), index
 
 
-def alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Places of sequences in batches of nearly equal lengths, the shortest first.
+def alike(lengths: Sequence[int], most: int | None = None) -> list[list[int]]:
+    """Places of sequences in batches of like lengths, the shortest first.
+
+    Args:
+        lengths: Tokens of each sequence.
+        most: Most tokens of a batch, padding included, where it holds several sequences; None: any.
 
     >>> alike([40, 10, 41, 11, 39])
     [[1, 3], [4, 0, 2]]
+    >>> alike([40, 10, 41, 11, 39], most=82)
+    [[1, 3], [4, 0], [2]]
     """
     batches: list[list[int]] = []
-    tokens = 0
+    real = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        longest = lengths[place]
-        tokens += longest
-        if not batches or (len(batches[-1]) + 1) * longest > (1 + _PADDING) * tokens:
+        real += lengths[place]
+        padded = (len(batches[-1]) + 1) * lengths[place] if batches else 0
+        wasteful = padded - real > max(_PADDING * padded, 32)
+        if not batches or (most is not None and padded > most) or wasteful:
             batches.append([])
-            tokens = longest
+            real = lengths[place]
         batches[-1].append(place)
     return batches
