@@ -40,6 +40,20 @@ def test_a_study_is_run_shown_and_gone_on_with(call: Call, starts: Starts) -> No
     assert starts.started == []
 
 
+def test_several_games_are_told_in_one_more_table(call: Call, starts: Starts) -> None:
+    more = "environments.deal_or_no_deal={}"
+    starts.study = load_study("smoke", [more])
+    done = call("study", "smoke", *SMALL, "--set", more)
+    assert done.exit_code == 0, done.output
+    assert "over 2 games: mean rank, and J / J* beside iterpo" in " ".join(done.stdout.split())
+    told = json.loads(call("study", "show", "runs/compare", "--json").stdout)["overview"]
+    assert [(r["method"], r["rank"]) for r in told["rows"]] == [
+        ("iterpo", 1),
+        ("shuffled", 2),
+        ("base", 3),
+    ]
+
+
 def test_a_failed_cell_makes_exit_status_1(call: Call, starts: Starts) -> None:
     starts.failing = [Cell("ultimatum", "shuffled", 2)]
     done = call("study", "smoke", *SMALL)

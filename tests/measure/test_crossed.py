@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from iterpo.errors import BatchError
-from iterpo.measure.crossed import crossed_difference
+from iterpo.measure.crossed import averaged_difference, crossed_difference
 from iterpo.measure.intervals import paired_difference, t_tail
 
 
@@ -103,3 +103,44 @@ def test_the_interval_covers_as_often_as_it_says_where_one_over_kernels_does_not
 @pytest.mark.parametrize(("t", "df", "p"), [(12.7062, 1, 0.05), (-2.7764, 4, 0.05), (0.0, 3, 1.0)])
 def test_p_values_are_those_of_the_tables(t, df, p):
     assert t_tail(t, df) == pytest.approx(p, abs=1e-5)
+
+
+def test_a_mean_over_environments_worked_by_hand():
+    """Variances 3 and 4 / 4 in units of the scales, so (3 + 1) / 4 = 1; df 16 / (9 / d + 1 / 1)."""
+    one = against_zero([[2.0, 4.0], [3.0, 7.0]])  # mean 4, variance 3, df d = 144 / 98
+    two = against_zero([[1.0, 5.0]])  # mean 3, variance 4, df 1, over kernels alone
+    found = averaged_difference([one, two], [1.0, 2.0])
+    assert found.difference.mean == pytest.approx((4 + 1.5) / 2)
+    assert found.difference.se == pytest.approx(1)
+    assert found.df == pytest.approx(16 / (9 / (144 / 98) + 1))
+    assert found.difference.high == pytest.approx(2.75 + 4.3027, rel=1e-4)  # t(0.975, 2 of 2.25)
+    assert found.p == pytest.approx(t_tail(2.75, 2))
+    assert (found.seeds, found.kernels, found.difference.n) == (1, 4, 6)
+    assert found.over == "kernels", "what all parts are for"
+
+
+def test_a_mean_over_environments_claims_nothing_that_one_of_them_does_not():
+    pair, seeds = against_zero([[1.0]]), against_zero([[1.0], [2.0], [4.0]])
+    kernels = against_zero([[1.0, 2.0, 4.0]])
+    for parts in ([kernels, pair], [kernels, seeds]):
+        found = averaged_difference(parts, [1.0, 1.0])
+        assert found.over == "nothing"
+        assert math.isnan(found.p)
+        assert found.difference.low == -math.inf
+    still = against_zero([[2.0, 2.0, 2.0]])
+    assert averaged_difference([still, still], [1.0, 1.0]).p == 0
+
+
+def test_its_interval_covers_as_often_as_it_says():
+    """Three seeds in each of six environments whose spreads differ: few degrees of freedom each."""
+    rng = np.random.default_rng(1)
+    covered, times = 0, 400
+    for _ in range(times):
+        parts = []
+        for game in range(6):
+            by_seed = 0.5 + game / 4
+            rows = rng.normal(0, by_seed, (3, 1)) + rng.normal(0, 1, (1, 8))
+            parts.append(against_zero((rows + rng.normal(0, 1, (3, 8))).tolist()))
+        found = averaged_difference(parts, [1.0] * 6).difference
+        covered += found.low <= 0 <= found.high
+    assert 0.92 <= covered / times <= 0.995

@@ -134,7 +134,7 @@ def test_what_records_do_not_tell_is_said_and_equal_records_give_equal_bytes(
     for part in ("causes", "Health of Q", "Learning curves", "Transcripts", "Behaviours", "Config"):
         assert part in told, part
     assert "+0.110" in made[0].summary[1]
-    assert "shuffled-returns is significantly below it in <b>g</b>" in made[0].summary[1]
+    assert "below iterpo (Holm within a game): shuffled-returns in <b>g</b>." in made[0].summary[2]
     text = made[0].page.read_text(encoding="utf-8")
     assert text.count("Not here:") == len(made[0].missing)
     assert "0.0.9" in text, "the versions that the records state"

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from experiments.test_study_loop import STUDY, Starts
 from iterpo.errors import ConfigError, DataError, MissingDataError
 from iterpo.experiments.study import Cell
+from iterpo.experiments.study_loop import run_study
 from iterpo.experiments.versions import VERSIONS, present
 from iterpo.report import sources
 from iterpo.report.estimates import by_round, chosen, roster
-from iterpo.report.findings import against, heldout_table, split_table
+from iterpo.report.findings import against, heldout_table, overview_table, split_table
 from iterpo.report.sections import sections
 from iterpo.report.sources import read_material
-from iterpo.report.summary import compared
+from iterpo.report.summary import summary
 from iterpo.report.tables import Table
 from report.invented_run import finished_run, records_file
 
@@ -66,6 +68,27 @@ def test_spread_is_over_seeds_or_else_over_kernels(tmp_path: Path) -> None:
     assert kernels.interval.mean == pytest.approx(0.324)
     assert kernels.interval.se == pytest.approx(0.02025)
     assert kernels.over == "kernels"
+
+
+def test_over_several_games_there_is_a_table_of_ranks(tmp_path: Path) -> None:
+    """0.5 and, after gains of 0.10, 0.11 and 0.12, a mean of 0.61 in both games; J* is 1."""
+    material = read_material([records_file(tmp_path / "r.json")])
+    table = overview_table(material, "iterpo")
+    assert table is not None
+    rows = {row[0]: row for row in table.cells()}
+    assert rows["iterpo"][1:5] == ("1.000", "0.610", "22%", "–")
+    # se: 0.01 / sqrt(3) in each game, / sqrt(2) for their mean; t(4) = 2.776
+    assert rows["shuffled-returns"][1:6] == ("2.500", "0.500", "0%", *_GAP)
+    assert rows["shuffled-returns"][6:] == ("0", "0", "2")
+    assert rows["base"][5:] == ("–", "–", "–", "–")
+    *_, told = summary(material)
+    assert "has mean rank 1 among 3 and 0.610 of J*." in told
+    assert told.endswith(": significant shuffled-returns −0.110 [−0.121, −0.099].")
+    one = read_material([records_file(tmp_path / "s.json", games=("g",))])
+    assert overview_table(one, "iterpo") is None
+
+
+_GAP = ("−0.110 [−0.121, −0.099]", "<0.001")
 
 
 def test_runs_of_other_settings_are_not_pooled_as_seeds(tmp_path: Path) -> None:
@@ -120,6 +143,20 @@ def test_damaged_records_are_named(tmp_path: Path, text: str | None, told: str) 
         read_material([path])
 
 
+def test_cells_that_a_study_still_lacks_are_counted_and_failed_ones_named(tmp_path: Path) -> None:
+    study = replace(STUDY, seeds=(1, 2, 3, 4))
+    starts = Starts(study, failing=[Cell("ultimatum", "shuffled", 1)], die_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path / "s", start=starts)
+    material = read_material([tmp_path / "s"])
+    assert material.facts.games == ("ultimatum",)
+    lacking, failed = material.notes[-2:]
+    assert lacking.startswith("5 cells are not finished and left out: ultimatum/")
+    assert lacking.endswith(" …")
+    assert failed.startswith("ultimatum/shuffled/seed-1 is left out: ")
+    assert "broke" in failed
+
+
 def test_nothing_to_report_is_said(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="records"):
         read_material([tmp_path])
@@ -142,12 +179,12 @@ def test_who_has_not_played_yet_is_not_said_to_have(tmp_path: Path) -> None:
     games = {"g1": {}, "g2": {}}
     meta = {**material.facts.meta, "study": {**material.facts.meta["study"], "environments": games}}
     one = replace(material, facts=replace(material.facts, meta=meta))
-    assert "played 1 game (g1), with 3 seeds" in compared(one)
+    assert "played 1 game (g1), with 3 seeds" in summary(one)[0]
     fixed = tuple(
         {**r, "method": "oracle"} for r in material.facts.records if r["method"] == "iterpo"
     )
     none = replace(one, facts=replace(one.facts, records=fixed))
-    assert compared(none) == "No method has a finished round in g1 and g2."
+    assert summary(none)[0] == "No method has a finished round in g1 and g2."
     causes = next(s for s in sections(none, "base") if s.anchor == "causes")
     assert "no run has ended" in str(causes.items[0])
 

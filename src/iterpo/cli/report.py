@@ -54,9 +54,8 @@ def command(
     beside = first.with_name(f"{first.stem}-report") if first.is_file() else first / "report"
     written = write_report(sources, out or beside, against)
     if as_json:
-        compared, outcome = written.summary
         parts = {"tables": written.tables, "plots": written.plots, "missing": written.missing}
-        print_json({"page": str(written.page), "compared": compared, "outcome": outcome, **parts})
+        print_json({"page": str(written.page), "summary": written.summary, **parts})
         return
     for line in written.summary:
         say(line)

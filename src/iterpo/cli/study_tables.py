@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from iterpo.experiments.comparison import Contrast, Standing
+    from iterpo.experiments.overall import Overview
     from iterpo.experiments.study_records import StudyFacts
     from iterpo.measure.intervals import Interval
 
@@ -17,8 +18,9 @@ __all__ = ["print_study", "study_as_json"]
 
 
 def print_study(facts: StudyFacts, against: str | None) -> None:
-    """Four tables a game, and what is missing."""
+    """Four tables a game, one over all games, and what is missing."""
     from iterpo.experiments.comparison import contrasts, standings, unmoved
+    from iterpo.experiments.overall import overview
 
     for game in facts.games:
         found = standings(facts, game)
@@ -29,6 +31,9 @@ def print_study(facts: StudyFacts, against: str | None) -> None:
             _print_contrasts(game, contrasts(facts, game, against))
             _print_splits(game, found)
             _print_costs(game, found)
+    whole = overview(facts, against)
+    if whole:
+        _print_overview(whole)
     failed = facts.meta["failed"]
     missing = [cell for cell in facts.meta["unfinished"] if cell not in failed]
     if missing:
@@ -43,6 +48,7 @@ def print_study(facts: StudyFacts, against: str | None) -> None:
 def study_as_json(facts: StudyFacts, against: str | None) -> dict[str, Any]:
     """The same for programs."""
     from iterpo.experiments.comparison import contrasts, standings
+    from iterpo.experiments.overall import overview
 
     games = {}
     for game in facts.games:
@@ -53,7 +59,13 @@ def study_as_json(facts: StudyFacts, against: str | None) -> dict[str, Any]:
                 "standings": [s.to_dict() for s in found],
                 "contrasts": [c.to_dict() for c in told],
             }
-    return {"folder": str(facts.folder), "meta": facts.meta, "games": games}
+    whole = overview(facts, against)
+    return {
+        "folder": str(facts.folder),
+        "meta": facts.meta,
+        "games": games,
+        "overview": whole.to_dict() if whole else None,
+    }
 
 
 def _print_standings(game: str, found: Sequence[Standing]) -> None:
@@ -82,7 +94,7 @@ def _print_contrasts(game: str, found: Sequence[Contrast]) -> None:
             c.method,
             f"{c.found.difference.mean:+.3f}",
             f"[{number(c.found.difference.low)}, {number(c.found.difference.high)}]",
-            "-" if c.p_holm is None else f"{c.p_holm:.3f}",
+            _p(c.p_holm),
             f"{c.found.seeds} x {c.found.kernels}",
         )
         for c in found
@@ -123,6 +135,41 @@ def _print_costs(game: str, found: Sequence[Standing]) -> None:
     if rows:
         columns = ("method", "conversations", "tokens", "steps", "candidate tokens", "minutes")
         print_table(f"{game}: what a run took (mean over seeds)", columns, rows)
+
+
+def _print_overview(found: Overview) -> None:
+    rows = []
+    for r in found.rows:
+        gap = r.difference.difference if r.difference and r.method != found.against else None
+        rows.append(
+            (
+                r.method,
+                f"{r.rank:.2f}",
+                number(r.attained),
+                "-" if r.regret_closed is None else f"{r.regret_closed:.0%}",
+                f"{gap.mean:+.3f} [{number(gap.low)}, {number(gap.high)}]" if gap else "-",
+                _p(r.p_holm),
+                f"{len(r.above)} / {len(r.below)}",
+            )
+        )
+    columns = (
+        "method",
+        "rank",
+        "J / J*",
+        "regret closed",
+        "difference",
+        "p (Holm)",
+        "above / below",
+    )
+    title = (
+        f"over {len(found.games)} games: mean rank, and J / J* beside {found.against}; above / "
+        "below: games with a sure difference"
+    )
+    print_table(title, columns, rows)
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _mean(value: Interval | None) -> str:

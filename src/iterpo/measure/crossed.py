@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from iterpo.errors import BatchError
 from iterpo.measure.intervals import Interval, t_quantile, t_tail
 
-__all__ = ["Crossed", "Scores", "crossed_difference"]
+__all__ = ["Crossed", "Scores", "averaged_difference", "crossed_difference"]
+
+Over = Literal["seeds and kernels", "seeds", "kernels", "nothing"]
 
 Scores = Mapping[int, Mapping[str, float]]
 """Mean of a kernel's conversations, by seed and kernel."""
@@ -32,7 +34,7 @@ class Crossed:
     """Seeds that both sides have."""
     kernels: int
     """Kernels that both sides played under each of them."""
-    over: Literal["seeds and kernels", "seeds", "kernels", "nothing"]
+    over: Over
     """What the interval is for: new ones of these. With a single seed it is about these very runs,
     with a single kernel about that one."""
     df: float
@@ -83,16 +85,58 @@ def crossed_difference(new: Scores, old: Scores, confidence: float = 0.95) -> Cr
     n = len(seeds) * len(kernels)
     mean = math.fsum(map(math.fsum, table)) / n
     variance, df, over = _variance_of_mean(table, mean)
-    se = math.sqrt(variance)
+    interval = _interval(mean, math.sqrt(variance), df, confidence, n, len(kernels))
+    p = _p_value(mean, interval.se, df)
+    return Crossed(interval, len(seeds), len(kernels), over, df, p)
+
+
+def averaged_difference(
+    parts: Sequence[Crossed], scales: Sequence[float], confidence: float = 0.95
+) -> Crossed:
+    """The mean over environments of differences, each in units of a scale of its own.
+
+    The environments are these, no sample of others; the runs in one are independent of those in
+    another. So the variance of the mean of G of them is the sum of theirs over G^2, and its degrees
+    of freedom are Welch and Satterthwaite's, (sum v)^2 / sum(v^2 / df).
+
+    Args:
+        parts: Differences, one an environment; at least one.
+        scales: What each is divided by, above 0; such as J* where returns differ in scale.
+        confidence: Coverage of the interval.
+
+    Returns:
+        Counts: the pairs and kernels of all, the seeds of the one with the fewest; the interval is
+        for new ones of what all intervals are for.
+
+    >>> one = crossed_difference({1: {"a": 1.0, "b": 3.0}}, {1: {"a": 0.0, "b": 0.0}})
+    >>> two = averaged_difference([one, one], [1.0, 2.0])
+    >>> two.difference.mean, two.difference.se == math.hypot(1, 1 / 2) / 2, two.df
+    (1.5, True, 1.4705882352941178)
+    """
+    n = len(parts)
+    mean = math.fsum(c.difference.mean / s for c, s in zip(parts, scales, strict=True)) / n
+    variances = [(c.difference.se / s / n) ** 2 for c, s in zip(parts, scales, strict=True)]
+    shared = set.intersection(*(set(c.over.split(" and ")) for c in parts))
+    options: tuple[Over, ...] = get_args(Over)
+    over = next((o for o in options if set(o.split(" and ")) == shared), options[-1])
+    known = over != "nothing"
+    df = _satterthwaite(variances, [c.df for c in parts]) if known else 0.0
+    pairs, kernels = sum(c.difference.n for c in parts), sum(c.kernels for c in parts)
+    se = math.sqrt(math.fsum(variances)) if known else math.nan
+    interval = _interval(mean, se, df, confidence, pairs, kernels)
+    return Crossed(interval, min(c.seeds for c in parts), kernels, over, df, _p_value(mean, se, df))
+
+
+def _satterthwaite(variances: Sequence[float], df: Sequence[float]) -> float:
+    spread = math.fsum(v * v / d for v, d in zip(variances, df, strict=True))
+    return math.fsum(variances) ** 2 / spread if spread else min(df)
+
+
+def _interval(
+    mean: float, se: float, df: float, confidence: float, n: int, kernels: int
+) -> Interval:
     half = t_quantile(0.5 + confidence / 2, max(1, math.floor(df))) * se if df else math.inf
-    return Crossed(
-        Interval(mean, se, mean - half, mean + half, n, len(kernels)),
-        len(seeds),
-        len(kernels),
-        over,
-        df,
-        _p_value(mean, se, df),
-    )
+    return Interval(mean, se, mean - half, mean + half, n, kernels)
 
 
 def _p_value(mean: float, se: float, df: float) -> float:
@@ -103,9 +147,7 @@ def _p_value(mean: float, se: float, df: float) -> float:
     return t_tail(mean / se, max(1, math.floor(df)))
 
 
-def _variance_of_mean(
-    table: Sequence[Sequence[float]], mean: float
-) -> tuple[float, float, Literal["seeds and kernels", "seeds", "kernels", "nothing"]]:
+def _variance_of_mean(table: Sequence[Sequence[float]], mean: float) -> tuple[float, float, Over]:
     """Variance of the mean, its degrees of freedom, and what they are over."""
     s, k = len(table), len(table[0])
     rows = [math.fsum(row) / k - mean for row in table]

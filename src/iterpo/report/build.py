@@ -14,7 +14,7 @@ from iterpo.report.page import render
 from iterpo.report.plots import whole
 from iterpo.report.sections import Missing, Section, sections
 from iterpo.report.sources import Material, read_material
-from iterpo.report.summary import compared, outcome
+from iterpo.report.summary import summary
 from iterpo.report.tables import Table, clean, in_markdown
 
 __all__ = ["PAGE", "Written", "write_report"]
@@ -31,8 +31,8 @@ class Written:
 
     folder: Path
     """Where it lies."""
-    summary: tuple[str, str]
-    """What was compared, and what came out."""
+    summary: tuple[str, ...]
+    """What was compared, and what came out; a paragraph each."""
     tables: tuple[str, ...]
     """CSV files, below the folder."""
     plots: tuple[str, ...]
@@ -63,10 +63,10 @@ def write_report(sources: Sequence[Path], out: Path, against: str | None = None)
     """
     material = read_material(sources, against)
     told = sections(material, against or _usual(material))
-    top = (compared(material), outcome(material))
+    top = summary(material)
     names = _Names()
     title = _title(material)
-    headline = {"title": title, "compared": top[0], "outcome": top[1], "notes": material.notes}
+    headline = {"title": title, "summary": top, "notes": material.notes}
     write_atomic(out / PAGE, render(headline, told, names.stem))
     found = _tables(told)
     write_atomic(out / MARKDOWN, _markdown(title, top, material, found))
@@ -104,7 +104,7 @@ def _tables(told: Sequence[Section]) -> list[Table]:
     return out
 
 
-def _markdown(title: str, top: tuple[str, str], material: Material, found: Sequence[Table]) -> str:
+def _markdown(title: str, top: tuple[str, ...], material: Material, found: Sequence[Table]) -> str:
     lines = [f"# {in_markdown(title)}", "", *(f"{in_markdown(t)}\n" for t in top)]
     lines += [f"- {in_markdown(note)}" for note in material.notes]
     return "\n".join([*lines, "", *(table.to_markdown() for table in found)])

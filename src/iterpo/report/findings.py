@@ -8,6 +8,7 @@ from typing import Any
 
 from iterpo.errors import BatchError, UnknownNameError
 from iterpo.experiments.comparison import Contrast, Standing, contrasts, standings
+from iterpo.experiments.overall import overview
 from iterpo.experiments.study import BASE
 from iterpo.measure.intervals import Interval
 from iterpo.report.estimates import Player, by_round, chosen, learners, roster
@@ -22,6 +23,7 @@ __all__ = [
     "difference_table",
     "glance",
     "heldout_table",
+    "overview_table",
     "round_table",
     "split_table",
 ]
@@ -158,6 +160,50 @@ def difference_table(material: Material, other: str) -> Table:
     )
     title = f"Differences from {other}"
     return Table("differences", title, columns, tuple(rows), note, rules=by_first(rows))
+
+
+def overview_table(material: Material, other: str) -> Table | None:
+    """Ranks and differences over all games that everybody has played; None where there is one."""
+    found = overview(material.facts, other)
+    if found is None:
+        return None
+    rows: list[tuple[Cell, ...]] = []
+    for r in found.rows:
+        compared = r.method not in (other, BASE)
+        level = len(found.games) - len(r.above) - len(r.below)
+        told = (len(r.above), level, len(r.below)) if compared else (None, None, None)
+        gap = r.difference if r.method != other else None
+        rows.append(
+            (
+                r.method,
+                r.rank,
+                r.attained,
+                r.regret_closed,
+                gap.difference if gap else None,
+                r.p_holm,
+                *told,
+            )
+        )
+    columns = (
+        Column("method"),
+        Column("mean rank", "number"),
+        Column("J / J*", "number"),
+        Column("regret closed", "share"),
+        Column("difference [95%]", "difference"),
+        Column("p (Holm)", "p"),
+        *(Column(t, "count") for t in ("above", "level", "below")),
+    )
+    overs = {r.difference.over for r in found.rows if r.difference}
+    note = (
+        f"Means over {', '.join(found.games)}: the games that everybody here has finished, each "
+        "weighing the same. Ranks are by J among these rows, 1 is the best. J is divided by J*, "
+        f"since games pay on different scales; the difference is that from {other}, its interval "
+        f"for new {', '.join(sorted(overs))} of these games, its p adjusted over the methods. "
+        f"Above, level, below: games in which J is significantly above that of {other}, not shown "
+        "to differ, or below it (Holm within a game, 0.05)."
+    )
+    title = f"Over {len(found.games)} games: rank, and difference from {other}"
+    return Table("overall", title, columns, tuple(rows), note)
 
 
 def round_table(material: Material, name: str, title: str, measure: str, split: str) -> Table:

@@ -19,7 +19,7 @@ from iterpo.report.tables import clean
 __all__ = ["Headline", "render"]
 
 Headline = Mapping[str, Any]
-"""``title``, ``compared``, ``outcome`` and ``notes``: what stands on top."""
+"""``title``, ``summary`` and ``notes``: what stands on top."""
 
 
 def render(headline: Headline, told: Sequence[Section], stem: Callable[[str], str]) -> str:
@@ -43,8 +43,7 @@ def render(headline: Headline, told: Sequence[Section], stem: Callable[[str], st
     drawn = _Drawn()
     text = env.get_template("page").render(
         title=clean(str(headline["title"])),
-        compared=headline["compared"],
-        outcome=headline["outcome"],
+        summary=headline["summary"],
         notes=headline["notes"],
         sections=[
             {

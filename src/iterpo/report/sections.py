@@ -17,7 +17,6 @@ from iterpo.report.dialogues import DialoguePair, dialogue_pairs
 from iterpo.report.estimates import learners
 from iterpo.report.figures import Figure
 from iterpo.report.sources import Material
-from iterpo.report.summary import compared, outcome
 from iterpo.report.tables import Column, Table
 
 __all__ = ["Item", "Missing", "Quotes", "Section", "Text", "sections"]
@@ -104,17 +103,18 @@ def _or_missing(found: Item | None, what: str, why: str) -> Item:
 
 
 def _glance(material: Material) -> Section:
-    intro = f"{compared(material)} {outcome(material)}"
     reference = material.facts.meta["reference"]
     why = f"no run of {reference} has ended, so no round of it is chosen yet"
     table = _or_missing(findings.glance(material), "The result at a glance", why)
-    return Section("summary", "Summary", intro, (table,))
+    return Section("summary", "Summary", "", (table,))
 
 
 def _heldout(material: Material, other: str) -> Section:
     reference = material.facts.meta["reference"]
     why = f"nobody shares seeds and kernels with {other}, or no run has ended"
     items: list[Item] = [findings.heldout_table(material)]
+    overall = findings.overview_table(material, other)
+    items += [overall] if overall else []
     figure = trends.difference_figure(material, other)
     items.append(_or_missing(figure, f"Differences from {other}", why))
     if figure:

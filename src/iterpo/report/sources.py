@@ -36,6 +36,8 @@ ALL_KERNELS = "(all kernels)"
 
 Rows = list[dict[str, Any]]
 
+_NAMED = 4  # unfinished cells; a study has hundreds
+
 _YARDSTICKS = get_args(YardstickName)
 
 _KEYS = ("game", "seed", "round", "split", "J_agent_turn")
@@ -173,9 +175,13 @@ def _add_study(seen: _Gathering, folder: Path) -> None:
         if _is_run(place := cell.folder(folder)):
             _add_cell_run(seen, cell, place)
     failed = facts.meta.get("failed") or {}
-    for cell in facts.meta.get("unfinished", ()):
-        why = failed.get(cell, "it is not finished").splitlines()
-        seen.notes.append(f"{cell} is left out: {why[0] if why else 'it failed'}")
+    missing = [cell for cell in facts.meta.get("unfinished", ()) if cell not in failed]
+    if missing:
+        named = ", ".join(missing[:_NAMED]) + (" …" if len(missing) > _NAMED else "")
+        cells = "1 cell is" if len(missing) == 1 else f"{len(missing)} cells are"
+        seen.notes.append(f"{cells} not finished and left out: {named}")
+    for cell, why in failed.items():
+        seen.notes.append(f"{cell} is left out: {(why.splitlines() or ['it failed'])[0]}")
 
 
 def _add_cell_run(seen: _Gathering, cell: Cell, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""The summary: what was compared and what came out, in two sentences with their intervals."""
+"""The summary: what was compared and what came out, in a few sentences with their intervals."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import math
 from collections.abc import Sequence
 
 from iterpo.experiments.comparison import Contrast
+from iterpo.experiments.overall import Overview, overview
 from iterpo.experiments.study import BASE
 from iterpo.report.estimates import learners
 from iterpo.report.findings import against
 from iterpo.report.sources import ALL_KERNELS, Material
 from iterpo.report.tables import shown
 
-__all__ = ["compared", "outcome"]
+__all__ = ["summary"]
 
 _SURE = 0.05
 
 
-def compared(material: Material) -> str:
+def summary(material: Material) -> tuple[str, ...]:
+    """Paragraphs: what was compared, what the reference gained, how the others differ from it."""
+    return (_compared(material), *_outcome(material))
+
+
+def _compared(material: Material) -> str:
     """Who was compared, on what, and how often."""
     facts = material.facts
     methods = learners(facts)
@@ -42,22 +48,25 @@ def compared(material: Material) -> str:
     return ", ".join(parts) + "."
 
 
-def outcome(material: Material) -> str:
-    """What the reference gained over pi_0, and how the other methods differ from it."""
+def _outcome(material: Material) -> tuple[str, ...]:
+    """What the reference gained, and how the others differ from it: game by game, and overall."""
     reference = material.facts.meta["reference"]
     gains = [
         c for g in material.facts.games for c in against(material, g, BASE) if c.method == reference
     ]
     told = [_gains(reference, gains)] if gains else []
-    others: dict[str, list[Contrast]] = {}
-    for game in material.facts.games:
-        for c in against(material, game, reference):
-            if c.method in learners(material.facts):
-                others.setdefault(c.method, []).append(c)
-    told += [_versus(reference, name, found) for name, found in others.items()]
-    return " ".join(told) or (
+    versus = [
+        c
+        for g in material.facts.games
+        for c in against(material, g, reference)
+        if c.method in learners(material.facts)
+    ]
+    told += [_versus(reference, versus)] if versus else []
+    whole = overview(material.facts, reference)
+    told += [_overall(whole)] if whole else []
+    return tuple(told) or (
         "No method has an ended run whose held-out return can be set beside that of pi_0, so there "
-        "is no result yet."
+        "is no result yet.",
     )
 
 
@@ -89,20 +98,55 @@ def _one(c: Contrast) -> str:
     return f"{told} ({c.game})"
 
 
-def _versus(reference: str, name: str, found: Sequence[Contrast]) -> str:
+def _versus(reference: str, found: Sequence[Contrast]) -> str:
+    """Who is surely below or above the reference, and where; of a single difference also its size.
+
+    Method by method: where somebody differs is what a reader looks for.
+    """
     decided = [c for c in found if c.p_holm is not None and c.p_holm < _SURE]
-    better = [c.game for c in decided if c.found.difference.mean > 0]
-    worse = [c.game for c in decided if c.found.difference.mean < 0]
     parts = []
-    if worse:
-        parts.append(f"significantly below it in {_listed(worse)}")
-    if better:
-        parts.append(f"significantly above it in {_listed(better)}")
+    for word, sign in (("below", -1), ("above", 1)):
+        where: dict[str, list[str]] = {}
+        for c in decided:
+            if c.found.difference.mean * sign > 0:
+                where.setdefault(c.method, []).append(c.game)
+        if where:
+            told = "; ".join(f"{m} in {_listed(games)}" for m, games in where.items())
+            parts.append(f"Significantly {word} {reference} (Holm within a game): {told}.")
     rest = len(found) - len(decided)
-    if rest:
-        parts.append(f"not significantly different in {_counted(rest, 'game')}")
-    only = f", by {_one(found[0])}" if len(found) == 1 else ""
-    return f"Beside {reference}, {name} is {_listed(parts)} (Holm){only}."
+    if rest and not decided:
+        parts.append(f"No difference from {reference} is significant (Holm within a game).")
+    elif rest:
+        which = "difference is" if rest == 1 else f"{rest} differences are"
+        parts.append(f"The other {which} not significant.")
+    if len(found) == 1:
+        parts.append(f"The difference of {found[0].method} is {_one(found[0])}.")
+    return " ".join(parts)
+
+
+def _overall(found: Overview) -> str:
+    """Where the reference ranks over all games, and who differs from it there."""
+    own = next(r for r in found.rows if r.method == found.against)
+    games = f"Over the {len(found.games)} games that all have finished"
+    text = f"{games}, {own.method} has mean rank {own.rank:.2g} among {len(found.rows)}"
+    told = [
+        (r.method, r.difference, r.p_holm)
+        for r in found.rows
+        if r.difference and r.p_holm is not None
+    ]
+    if own.attained is None or not told:
+        return text + "."
+    text += f" and {own.attained:.3f} of J*. Differences from it (Holm over the methods): "
+    parts = []
+    for sure, word in ((True, ""), (False, "not ")):
+        these = [
+            f"{name} {shown(d.difference, 'difference')}"
+            for name, d, p in told
+            if (p < _SURE) is sure
+        ]
+        if these:
+            parts.append(f"{word}significant {_listed(these)}")
+    return text + "; ".join(parts) + "."
 
 
 def _counted(n: int, noun: str) -> str:
