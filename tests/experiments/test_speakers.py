@@ -277,5 +277,5 @@ def test_settings_that_nothing_can_be_drawn_with_are_refused_before_a_batch(
         seat(game, agent, partner)
     assert str(caught.value).splitlines() == [
         "qwen: sampling.temperature: given nan; accepted: 0 (greedy), or 0.001 to 1000",
-        "qwen: sampling.top_p: given 0; accepted: above 0, at most 1 (1 switches the nucleus off)",
+        "qwen: sampling.top_p: given 0; accepted: above 0, at most 1",
     ]

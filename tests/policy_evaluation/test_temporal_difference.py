@@ -471,9 +471,9 @@ def test_what_can_not_be_right_is_refused_before_anything_is_read(backbone) -> N
         QConfig(gamma=0.0, estimator="sarsa")
     with pytest.raises(ConfigError, match="off_policy is 'weight' with estimator 'fitted_q'"):
         QConfig(estimator="fitted_q", off_policy="weight")
-    with pytest.raises(ConfigError, match="td_iterations is 0; it must be 1 or more"):
+    with pytest.raises(ConfigError, match="td_iterations: given 0; accepted: 1 or more"):
         QConfig(estimator="sarsa", td_iterations=0)
-    with pytest.raises(ConfigError, match="estimator is 'td'; accepted: monte_carlo, sarsa"):
+    with pytest.raises(ConfigError, match="estimator: given 'td'; accepted: monte_carlo, sarsa"):
         QConfig(estimator="td")
     with pytest.raises(ConfigError, match="'fitted_q' without responses of the policy"):
         fit.fit_q(backbone, ON_POLICY, config("fitted_q"))

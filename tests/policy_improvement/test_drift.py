@@ -203,6 +203,6 @@ def test_a_monitor_that_is_missing_raises_none() -> None:
 def test_limits_out_of_range_are_refused() -> None:
     found = replace(BASE, drift=DriftLimits(kl=0.0, length_factor=0.5)).mistakes()
     assert found == [
-        "drift.kl is 0.0; it must be > 0",
-        "drift.length_factor is 0.5; it must be >= 1",
+        "drift.kl: given 0.0; accepted: above 0",
+        "drift.length_factor: given 0.5; accepted: 1 or more",
     ]

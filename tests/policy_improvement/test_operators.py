@@ -461,7 +461,7 @@ def test_every_operator_is_told_with_what_it_accepts() -> None:
     assert "operator ppo alone" in mistake
     wrong = PpoOptions(updates=0, clip=1, lam=2, value_ridge=0, value_memory=-1)
     found = ImproveConfig(operator="ppo", ppo=wrong).mistakes()
-    assert [m.partition(" ")[0] for m in found] == [
+    assert [m.partition(":")[0] for m in found] == [
         "ppo.updates",
         "ppo.clip",
         "ppo.lam",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from iterpo.agents.base import Agent, AgentFactory, Explorer, Reply, Seat
 from iterpo.domain import Exploration, Response, Reward, Role, State, View, derive, uniform
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 from iterpo.errors import ConfigError
 
 __all__ = ["CHOICE", "OptimismConfig", "Optimistic", "best", "draw_optimism"]
@@ -45,10 +45,10 @@ class OptimismConfig:
         """
         refuse(
             self,
-            share=(lambda v: 0 < v <= 1, "above 0, at most 1"),
-            candidates=(lambda v: v >= 2, "2 or more"),
-            scale=(lambda v: 0 <= v < math.inf, "0 or more"),
-            within=(lambda v: v >= 1, "1 or more"),
+            share=within("(0, 1]"),
+            candidates=within("[2, inf)"),
+            scale=within("[0, inf)"),
+            within=within("[1, inf)"),
         )
 
 

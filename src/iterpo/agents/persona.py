@@ -17,7 +17,7 @@ from iterpo.agents.base import Agent, AgentFactory, Reply, Seat
 from iterpo.agents.traits import TRAITS, instruction
 from iterpo.agents.wording import Style
 from iterpo.domain import Exploration, Role, View, uniform
-from iterpo.domain.rules import broken
+from iterpo.domain.rules import broken, one_of, within
 from iterpo.errors import ConfigError
 
 __all__ = ["Exploring", "PersonaConfig", "Scope", "draw_persona", "every_draw", "longest"]
@@ -59,9 +59,9 @@ class PersonaConfig:
         mistakes = [
             *broken(
                 self,
-                share=(lambda v: 0 < v <= 1, "above 0, at most 1"),
-                scope=(lambda v: v in scopes, ", ".join(scopes)),
-                within=(lambda v: v >= 1, "1 or more"),
+                share=within("(0, 1]"),
+                scope=one_of(scopes),
+                within=within("[1, inf)"),
             ),
             *(() if self.traits else (f"traits: given none; accepted: {', '.join(TRAITS)}",)),
             *(text for trait in self.traits for text in _wrong_weights(trait, self.traits[trait])),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import inf
 
 from iterpo.domain.outcome import Outcome
-from iterpo.domain.rules import broken
+from iterpo.domain.rules import broken, within
 
 __all__ = [
     "Conversation",
@@ -67,10 +66,10 @@ class Sampling:
             # Logits divided by less than a thousandth overflow half precision, and further down
             # all.
             temperature=(lambda v: v == 0 or 1e-3 <= v <= 1e3, "0 (greedy), or 0.001 to 1000"),
-            top_p=(lambda v: 0 < v <= 1, "above 0, at most 1 (1 switches the nucleus off)"),
-            top_k=(lambda v: v >= 0, "0 (off) or more"),
-            repetition_penalty=(lambda v: 0 < v < inf, "above 0 (1 is neutral)"),
-            max_new_tokens=(lambda v: v >= 1, "1 or more"),
+            top_p=within("(0, 1]"),
+            top_k=within("[0, inf)", zero="off"),
+            repetition_penalty=within("(0, inf)"),
+            max_new_tokens=within("[1, inf)"),
         )
 
 

@@ -13,7 +13,7 @@ from iterpo.agents.optimist import OptimismConfig
 from iterpo.agents.persona import PersonaConfig
 from iterpo.config import dump, override, parse, read_yaml
 from iterpo.domain import Sampling, derive
-from iterpo.domain.rules import Rule, broken, refuse
+from iterpo.domain.rules import broken, refuse, within
 from iterpo.errors import ConfigError
 from iterpo.experiments.exploration import refusing_method, unusable_exploration
 from iterpo.experiments.identity import identity
@@ -121,7 +121,7 @@ class PolicyPlan:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        refuse(self, threads=(lambda v: v is None or 1 <= v <= 1024, "null, or 1 to 1024"))
+        refuse(self, threads=within("[1, 1024]", null=""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +177,11 @@ class CollectPlan:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        one = (_at_least(1), "1 or more")
+        one = within("[1, inf)")
         found = broken(
             self, scenarios=one, per_scenario=one, data_seed=_NATURAL, concurrency=one,
             attempts=one,
-            max_failed=(lambda v: 0 <= v < 1, "0, or less than 1"),
+            max_failed=within("[0, 1)"),
         )  # fmt: skip
         found += _unusable_sampling(self.sampling)
         if found:
@@ -199,7 +199,7 @@ class HeldoutPlan:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        one = (_at_least(1), "1 or more")
+        one = within("[1, inf)")
         refuse(self, scenarios=one, per_scenario=one)
 
 
@@ -241,7 +241,7 @@ class Plan:
         found = broken(
             self,
             seed=_NATURAL,
-            rounds=(_at_least(1), "1 or more"),
+            rounds=within("[1, inf)"),
             name=(
                 lambda v: bool(v) and v not in (".", "..") and not set(v) & set("/\\\0"),
                 "text without slashes, since it names a folder",
@@ -388,11 +388,7 @@ def plan_values(source: str | Path) -> dict[str, Any]:
         return read_yaml(folder / f"{source}.yaml")
 
 
-def _at_least(least: float) -> Callable[[Any], bool]:
-    return lambda value: bool(value >= least)
-
-
-_NATURAL: Rule = (_at_least(0), "0 or more")
+_NATURAL = within("[0, inf)")
 
 
 def _unusable_sampling(sampling: Sampling) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iterpo.domain import Conversation, DiscountUnit, discounted_return
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 from iterpo.measure.intervals import Interval, mean_interval, paired_difference, t_quantile
 from iterpo.measure.returns import scored
 
@@ -45,9 +45,9 @@ class RollBackPlan:
         """
         refuse(
             self,
-            margin=(lambda v: v >= 0, "0 or more"),
-            confidence=(lambda v: 0.5 < v < 1, "above 0.5, below 1"),
-            step_factor=(lambda v: 0 < v <= 1, "above 0, at most 1 (1: no smaller step)"),
+            margin=within("[0, inf)"),
+            confidence=within("(0.5, 1)"),
+            step_factor=within("(0, 1]"),
         )
 
 

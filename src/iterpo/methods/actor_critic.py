@@ -8,7 +8,6 @@ same sample of the buffer. Conversations that are set aside for the judge stay o
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from iterpo.artifacts import open_sealed, write_atomic
 from iterpo.domain import Conversation, Ending, PolicyRef, derive
-from iterpo.domain.rules import Rule
+from iterpo.domain.rules import Rule, within
 from iterpo.errors import BatchError
 from iterpo.methods.base import RoundBatch, Workspace
 from iterpo.policy_evaluation.iql_config import IqlConfig
@@ -36,22 +35,22 @@ Explored = Literal["critic", "both", "refuse"]
 """Who learns from turns that were explored: the critic alone (one step of its backups holds for
 any action), the actor too (which then imitates them), or nobody (they are an error)."""
 
-_POSITIVE: Rule = (lambda v: 0 < v < math.inf, "above 0")
-_COUNT: Rule = (lambda v: v >= 1, "1 or more")
+_POSITIVE: Rule = within("(0, inf)")
+_COUNT: Rule = within("[1, inf)")
 
 OPTION_RULES: dict[str, Rule] = {
     "critic_learning_rate": _POSITIVE,
     "critic_epochs": _COUNT,
     "critic_batch_size": _COUNT,
     "critic_accumulation": _COUNT,
-    "expectile": (lambda v: 0 < v < 1, "above 0, below 1"),
-    "target_ema": (lambda v: 0 < v <= 1, "above 0, at most 1"),
+    "expectile": within("(0, 1)"),
+    "target_ema": within("(0, 1]"),
     "capacity": _COUNT,
-    "beta": (lambda v: 0 <= v < math.inf, "0 (plain imitation) or more"),
-    "weight_clip": (lambda v: v is None or v > 0, "above 0, or null (none)"),
+    "beta": within("[0, inf)", zero="plain imitation"),
+    "weight_clip": within("(0, inf)", null="none"),
     "learning_rate": _POSITIVE,
     "epochs": _COUNT,
-    "steps": (lambda v: v is None or v >= 1, "1 or more, or null (by epochs)"),
+    "steps": within("[1, inf)", null="by epochs"),
     "batch_size": _COUNT,
     "gradient_accumulation": _COUNT,
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iterpo.domain import PolicyRef
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 from iterpo.errors import ModelError, UnknownNameError
 from iterpo.methods.actor_critic import OPTION_RULES, ActorCritic, Explored, actor_critic
 from iterpo.methods.base import RoundBatch, Workspace
@@ -78,7 +78,7 @@ class ArcherOptions:
         refuse(
             self,
             encoder=(bool, "policy, a local folder, or a hub id"),
-            max_tokens=(lambda v: v is None or v >= 1, "1 or more, or null"),
+            max_tokens=within("[1, inf)", null=""),
             **OPTION_RULES,
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iterpo.domain import PolicyRef
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 from iterpo.methods.actor_critic import OPTION_RULES, ActorCritic, Explored, actor_critic
 from iterpo.methods.base import RoundBatch, Workspace
 from iterpo.policy_evaluation.base import Pooling
@@ -78,9 +78,9 @@ class ArcherLcOptions:
         """
         refuse(
             self,
-            hidden=(lambda v: v >= 1, "1 or more"),
-            dropout=(lambda v: 0 <= v < 1, "0, or less than 1"),
-            numbers=(lambda v: 0 <= v <= 1000, "0 (none) to 1000"),
+            hidden=within("[1, inf)"),
+            dropout=within("[0, 1)"),
+            numbers=within("[0, 1000]", zero="none"),
             **OPTION_RULES,
         )
 

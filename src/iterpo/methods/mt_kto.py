@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from iterpo.domain import PolicyRef, Response, State
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 from iterpo.methods.base import RoundBatch, Workspace
 from iterpo.policy_improvement.logged import (
     LoggedConfig,
@@ -46,7 +46,7 @@ class MtKtoOptions:
         """Refuse impossible values."""
         refuse(
             self,
-            beta=(lambda v: v > 0, "above 0"),
+            beta=within("(0, inf)"),
             batch_size=(lambda v: v >= 2, "2 or more (the KL term needs another response)"),
         )
         self.training()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from iterpo.domain.rules import broken
+from iterpo.domain.rules import broken, one_of, within
 from iterpo.errors import ConfigError
 
 if TYPE_CHECKING:  # it needs numpy, and a plan is read without
@@ -61,15 +61,15 @@ class VerdictConfig:
         """
         found = broken(
             self,
-            states=(lambda v: v >= 0, "0 (no verdict) or more"),
-            candidates=(lambda v: v >= 1, "1 or more"),
-            conversations=(lambda v: v >= 0, "0 (no off-policy estimate) or more"),
-            confidence=(lambda v: 0 < v < 1, "above 0, below 1"),
-            min_ess=(lambda v: v >= 0, "0 or more"),
-            min_ess_share=(lambda v: 0 <= v <= 1, "0 to 1"),
-            max_kl=(lambda v: v is None or v > 0, "null, or above 0"),
-            max_unseen=(lambda v: v is None or 0 < v <= 1, "null, or above 0, at most 1"),
-            on_refused=(lambda v: v in ("keep", "discard"), "keep, discard"),
+            states=within("[0, inf)", zero="no verdict"),
+            candidates=within("[1, inf)"),
+            conversations=within("[0, inf)", zero="no off-policy estimate"),
+            confidence=within("(0, 1)"),
+            min_ess=within("[0, inf)"),
+            min_ess_share=within("[0, 1]"),
+            max_kl=within("(0, inf)", null=""),
+            max_unseen=within("(0, 1]", null=""),
+            on_refused=one_of(("keep", "discard")),
         )
         if self.states == 0 and self.on_refused == "discard":
             found.append("states: given 0 with on_refused discard; accepted: 1 or more")

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from iterpo.domain import Sampling
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 from iterpo.errors import ConfigError, MissingExtraError
 
 __all__ = [
@@ -48,9 +48,9 @@ class VllmConfig:
         """Refuse impossible values."""
         refuse(
             self,
-            memory_share=(lambda v: 0 < v <= 1, "above 0, at most 1"),
-            tensor_parallel=(lambda v: v >= 1, "1 or more"),
-            context=(lambda v: v is None or v >= 2, "null, or 2 or more"),
+            memory_share=within("(0, 1]"),
+            tensor_parallel=within("[1, inf)"),
+            context=within("[2, inf)", null=""),
         )
 
 

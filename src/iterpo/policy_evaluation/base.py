@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from iterpo.domain import DiscountUnit
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import broken, one_of, refuse, within
 from iterpo.errors import ConfigError
 from iterpo.models.lora import LoraSpec
 
@@ -61,10 +61,10 @@ class TuneConfig:
         """
         refuse(
             self,
-            r=(lambda v: v >= 1, "1 or more"),
-            alpha=(lambda v: 0 < v < float("inf"), "above 0"),
-            learning_rate=(lambda v: 0 < v < float("inf"), "above 0"),
-            epochs=(lambda v: v >= 1, "1 or more"),
+            r=within("[1, inf)"),
+            alpha=within("(0, inf)"),
+            learning_rate=within("(0, inf)"),
+            epochs=within("[1, inf)"),
         )
 
     @property
@@ -178,9 +178,9 @@ class QConfig:
         Raises:
             ConfigError: with one line for each mistake.
         """
-        mistakes = [text for ok, text in _rules(self) if not ok]
+        mistakes = [*broken(self, **_RULES), *(text for ok, text in _together(self) if not ok)]
         if mistakes:
-            raise ConfigError("Q can't be fitted with these settings:\n  " + "\n  ".join(mistakes))
+            raise ConfigError("\n".join(mistakes))
 
     @property
     def passes(self) -> int:
@@ -198,9 +198,38 @@ class QConfig:
         return self.gamma > 0 and self.estimator != "fitted_q"
 
 
-def _rules(config: QConfig) -> list[tuple[bool, str]]:
-    rules = [
-        *_ranges(config),
+_COUNT = within("[1, inf)")
+
+_RULES = {
+    "gamma": within("[0, 1]"),
+    "td_iterations": _COUNT,
+    "td_responses": _COUNT,
+    "numbers": within("[0, 1000]", zero="none"),
+    "hidden": _COUNT,
+    "heads": _COUNT,
+    "dropout": within("[0, 1)"),
+    "pessimism": within("[0, inf)"),
+    "learning_rate": within("(0, inf)"),
+    "weight_decay": within("[0, inf)"),
+    "epochs": _COUNT,
+    "batch_size": _COUNT,
+    "holdout_fraction": within("[0, 0.9]"),
+    "judge_fraction": within("[0, 0.9]"),
+    "pool_rounds": within("[0, inf)", zero="none"),
+    "pool_max_weight": within("[1, inf)"),
+    "pool_min_ess": within("[0, 1]"),
+    "max_batch_tokens": _COUNT,
+    **{
+        name: one_of(get_args(kind))
+        for name, kind in get_type_hints(QConfig).items()
+        if get_origin(kind) is Literal
+    },
+}
+
+
+def _together(config: QConfig) -> list[tuple[bool, str]]:
+    """Rules about several settings at once."""
+    return [
         (
             config.gamma > 0 or config.discount_unit != "message",
             "gamma is 0 with discount_unit message, which credits only what the agent itself "
@@ -221,41 +250,8 @@ def _rules(config: QConfig) -> list[tuple[bool, str]]:
             f"tune is given with backbone {config.backbone!r}; accepted with it: shared",
         ),
         (
-            config.pessimism == 0 or config.heads >= 2,
+            config.pessimism <= 0 or config.heads >= 2,
             f"pessimism is {config.pessimism} with heads {config.heads}; one head has no spread: "
             "use 2 heads or more, or pessimism 0",
         ),
-    ]
-    hints = get_type_hints(QConfig)
-    for field in fields(config):
-        if get_origin(hints[field.name]) is Literal:
-            accepted = get_args(hints[field.name])
-            value = getattr(config, field.name)
-            text = f"{field.name} is {value!r}; accepted: {', '.join(map(str, accepted))}"
-            rules.append((value in accepted, text))
-    return rules
-
-
-def _ranges(config: QConfig) -> list[tuple[bool, str]]:
-    """Rules about one number each."""
-    endless = float("inf")
-    accepted = {
-        "gamma": (0.0 <= config.gamma <= 1.0, "lie in [0, 1]"),
-        "dropout": (0.0 <= config.dropout < 1.0, "lie in [0, 1)"),
-        "holdout_fraction": (0.0 <= config.holdout_fraction <= 0.9, "lie in [0, 0.9]"),
-        "learning_rate": (0.0 < config.learning_rate < endless, "be positive"),
-        "weight_decay": (0.0 <= config.weight_decay < endless, "be 0 or more"),
-        "judge_fraction": (0.0 <= config.judge_fraction <= 0.9, "lie in [0, 0.9]"),
-        "pessimism": (0.0 <= config.pessimism < endless, "be 0 or more"),
-        "numbers": (0 <= config.numbers <= 1000, "be 0 (none) to 1000"),
-        "pool_rounds": (config.pool_rounds >= 0, "be 0 (none) or more"),
-        "pool_max_weight": (1.0 <= config.pool_max_weight < endless, "be 1 or more"),
-        "pool_min_ess": (0.0 <= config.pool_min_ess <= 1.0, "lie in [0, 1]"),
-    }
-    whole = ("hidden", "heads", "epochs", "batch_size", "max_batch_tokens")
-    for name in (*whole, "td_iterations", "td_responses"):
-        accepted[name] = (getattr(config, name) >= 1, "be 1 or more")
-    return [
-        (holds, f"{name} is {getattr(config, name)}; it must {what}")
-        for name, (holds, what) in accepted.items()
     ]

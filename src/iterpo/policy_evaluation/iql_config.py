@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 
 __all__ = ["IqlConfig"]
 
@@ -37,10 +36,10 @@ class IqlConfig:
         """
         refuse(
             self,
-            learning_rate=(lambda v: 0 < v < math.inf, "above 0"),
-            batch_size=(lambda v: v >= 1, "1 or more"),
-            accumulation=(lambda v: v >= 1, "1 or more"),
-            epochs=(lambda v: v >= 1, "1 or more"),
-            expectile=(lambda v: 0 < v < 1, "above 0, below 1"),
-            target_ema=(lambda v: 0 < v <= 1, "above 0, at most 1"),
+            learning_rate=within("(0, inf)"),
+            batch_size=within("[1, inf)"),
+            accumulation=within("[1, inf)"),
+            epochs=within("[1, inf)"),
+            expectile=within("(0, 1)"),
+            target_ema=within("(0, 1]"),
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iterpo.domain import Sampling
+from iterpo.domain.rules import broken, one_of, within
 from iterpo.models.lora import LoraSpec
 from iterpo.policy_improvement.ppo_options import PpoOptions
 from iterpo.policy_improvement.watch import DriftLimits
@@ -145,39 +146,14 @@ class ImproveConfig:
 
     def mistakes(self) -> list[str]:
         """Everything wrong with these values, without importing torch; empty if all is well."""
-        ranges = {
-            "prompts_per_step": (self.prompts_per_step >= 1, ">= 1"),
-            "epochs": (self.epochs >= 1, ">= 1"),
-            "steps": (self.steps is None or self.steps >= 1, ">= 1 or null (one epoch)"),
-            "learning_rate": (self.learning_rate > 0, "> 0"),
-            "beta": (self.beta >= 0, ">= 0"),
-            "kl_target": (self.kl_target is None or self.kl_target > 0, "> 0 or null (none)"),
-            "kl_stop": (self.kl_stop is None or self.kl_stop > 0, "> 0 or null (never)"),
-            "kl_share": (self.kl_share is None or 0 <= self.kl_share <= 1, "in [0, 1] or null"),
-            "entropy_bonus": (self.entropy_bonus >= 0, ">= 0"),
-            "std_floor": (self.std_floor >= 0, ">= 0"),
-            "std_epsilon": (self.std_epsilon >= 0, ">= 0"),
-            "tie_tolerance": (self.tie_tolerance >= 0, ">= 0"),
-            "micro_batch": (self.micro_batch >= 1, ">= 1"),
-            "checkpoint_every": (self.checkpoint_every >= 0, ">= 0 (0: none)"),
-            "clipped_ratio_alarm": (0 < self.clipped_ratio_alarm <= 1, "in (0, 1]"),
-            "flat_steps_alarm": (self.flat_steps_alarm >= 1, ">= 1"),
-            "report_to": (self.report_to in TRACKERS, f"one of {', '.join(TRACKERS)}"),
-            "operator": (self.operator in OPERATORS, f"one of {', '.join(OPERATORS)}"),
-        }
-        found = [
-            f"{name} is {getattr(self, name)!r}; it must be {accepted}"
-            for name, (ok, accepted) in ranges.items()
-            if not ok
-        ]
         return [
-            *found,
+            *broken(self, **_RULES),
             *self._operator_mistakes(),
             *self._guard_mistakes(),
             *self._sampling_mistakes(),
             *self._temperature_mistakes(),
             *self._lora_mistakes(),
-            *self.drift.mistakes(),
+            *(f"drift.{mistake}" for mistake in self.drift.mistakes()),
         ]
 
     def _operator_mistakes(self) -> list[str]:
@@ -238,16 +214,13 @@ class ImproveConfig:
         return found
 
     def _sampling_mistakes(self) -> list[str]:
-        drawn, found = self.sampling, []
-        if not drawn.temperature > 0:
+        drawn = self.sampling
+        found = [f"sampling.{mistake}" for mistake in drawn.mistakes()]
+        if drawn.temperature == 0:
             found.append(
-                f"sampling.temperature is {drawn.temperature!r}; it must be > 0, since greedy "
-                "candidates of one state are all the same"
+                "sampling.temperature: given 0; accepted: above 0, since greedy candidates of one "
+                "state are all the same"
             )
-        if not 0 < drawn.top_p <= 1:
-            found.append(f"sampling.top_p is {drawn.top_p!r}; it must be in (0, 1]")
-        if drawn.max_new_tokens < 1:
-            found.append(f"sampling.max_new_tokens is {drawn.max_new_tokens!r}; it must be >= 1")
         if drawn.reshaped and self.updates_per_batch > 1:
             name = "ppo.updates" if self.operator == "ppo" else "grpo.num_iterations"
             found.append(
@@ -267,6 +240,30 @@ class ImproveConfig:
                 "makes the log-probabilities of one response differ from call to call"
             )
         return found
+
+
+_COUNT = within("[1, inf)")
+
+_RULES = {
+    "operator": one_of(tuple(OPERATORS)),
+    "prompts_per_step": _COUNT,
+    "epochs": _COUNT,
+    "steps": within("[1, inf)", null="by epochs"),
+    "learning_rate": within("(0, inf)"),
+    "beta": within("[0, inf)"),
+    "kl_target": within("(0, inf)", null="none"),
+    "kl_stop": within("(0, inf)", null="never"),
+    "kl_share": within("[0, 1]", null=""),
+    "entropy_bonus": within("[0, inf)"),
+    "std_floor": within("[0, inf)"),
+    "std_epsilon": within("[0, inf)"),
+    "tie_tolerance": within("[0, inf)"),
+    "micro_batch": _COUNT,
+    "checkpoint_every": within("[0, inf)", zero="none"),
+    "clipped_ratio_alarm": within("(0, 1]"),
+    "flat_steps_alarm": _COUNT,
+    "report_to": one_of(TRACKERS),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from iterpo.domain import Conversation, Ending, Response, State, decisions
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 from iterpo.errors import BatchError, UnknownNameError
 from iterpo.policy_improvement.base import ImproveResult, Learner, Training
 from iterpo.policy_improvement.single_turn import visiting_order
@@ -84,12 +84,12 @@ class LoggedConfig:
         """
         refuse(
             self,
-            learning_rate=(lambda v: v > 0, "above 0"),
-            epochs=(lambda v: v >= 1, "1 or more"),
-            steps=(lambda v: v is None or v >= 1, "1 or more, or null (by epochs)"),
-            batch_size=(lambda v: v >= 1, "1 or more"),
-            gradient_accumulation=(lambda v: v >= 1, "1 or more"),
-            max_length=(lambda v: v is None or v >= 2, "2 or more, or null (the context)"),
+            learning_rate=within("(0, inf)"),
+            epochs=within("[1, inf)"),
+            steps=within("[1, inf)", null="by epochs"),
+            batch_size=within("[1, inf)"),
+            gradient_accumulation=within("[1, inf)"),
+            max_length=within("[2, inf)", null="the context"),
         )
 
     @classmethod

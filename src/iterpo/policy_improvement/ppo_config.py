@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from iterpo.domain.rules import refuse
+from iterpo.domain.rules import refuse, within
 from iterpo.errors import ConfigError
 from iterpo.policy_improvement.logged import LoggedConfig, OffPolicy
 
@@ -79,17 +79,17 @@ class PpoConfig:
             _ = self.logged
         except ConfigError as error:
             found = str(error).splitlines()
-        share, positive = (lambda v: 0 <= v <= 1, "0 to 1"), (lambda v: v > 0, "above 0")
+        share, positive = within("[0, 1]"), within("(0, inf)")
         try:
             refuse(
                 self,
                 lam=share,
-                value_learning_rate=(lambda v: v is None or v > 0, "above 0, or null"),
-                value_passes=(lambda v: v >= 0, "0 (none) or more"),
-                clip=(lambda v: 0 < v < 1, "above 0, below 1"),
+                value_learning_rate=within("(0, inf)", null=""),
+                value_passes=within("[0, inf)", zero="none"),
+                clip=within("(0, 1)"),
                 value_clip=positive,
-                value_coefficient=(lambda v: v >= 0, "0 or more"),
-                target_kl=(lambda v: v is None or v > 0, "above 0, or null (never)"),
+                value_coefficient=within("[0, inf)"),
+                target_kl=within("(0, inf)", null="never"),
                 max_grad_norm=positive,
             )
         except ConfigError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iterpo.domain.rules import broken, within
+
 __all__ = ["PpoOptions"]
 
 
@@ -31,15 +33,12 @@ class PpoOptions:
 
     def mistakes(self) -> list[str]:
         """Everything wrong with these values; empty if all is well."""
-        accepted = {
-            "updates": (self.updates >= 1, ">= 1"),
-            "clip": (0 < self.clip < 1, "above 0, below 1"),
-            "lam": (0 <= self.lam <= 1, "in [0, 1]"),
-            "value_ridge": (self.value_ridge > 0, "> 0"),
-            "value_memory": (0 <= self.value_memory <= 1, "in [0, 1]"),
-        }
-        return [
-            f"{name} is {getattr(self, name)!r}; it must be {range_}"
-            for name, (ok, range_) in accepted.items()
-            if not ok
-        ]
+        share = within("[0, 1]")
+        return broken(
+            self,
+            updates=within("[1, inf)"),
+            clip=within("(0, 1)"),
+            lam=share,
+            value_ridge=within("(0, inf)"),
+            value_memory=share,
+        )

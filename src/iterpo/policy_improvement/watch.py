@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from iterpo.domain.rules import broken, within
+
 __all__ = ["DriftLimits", "Watch"]
 
 _log = logging.getLogger(__name__)
@@ -30,19 +32,16 @@ class DriftLimits:
 
     def mistakes(self) -> list[str]:
         """Everything wrong with these values; empty if all is well."""
-        accepted = {
-            "kl": (self.kl > 0, "> 0"),
-            "entropy_share": (0 <= self.entropy_share <= 1, "in [0, 1]"),
-            "length_factor": (self.length_factor >= 1, ">= 1"),
-            "repetition_rise": (self.repetition_rise >= 0, ">= 0"),
-            "box_drop": (self.box_drop >= 0, ">= 0"),
-            "miscopied_rise": (self.miscopied_rise >= 0, ">= 0"),
-        }
-        return [
-            f"drift.{name} is {getattr(self, name)!r}; it must be {range_}"
-            for name, (ok, range_) in accepted.items()
-            if not ok
-        ]
+        rise = within("[0, inf)")
+        return broken(
+            self,
+            kl=within("(0, inf)"),
+            entropy_share=within("[0, 1]"),
+            length_factor=within("[1, inf)"),
+            repetition_rise=rise,
+            box_drop=rise,
+            miscopied_rise=rise,
+        )
 
 
 @dataclass(slots=True)
