@@ -176,7 +176,9 @@ def test_plans_in_the_documents_are_plans(tmp_path: Path) -> None:
 def test_settings_in_the_documents_are_accepted() -> None:
     text = "\n".join(p.read_text() for p in DOCS if p.parent.name != "reference")
     settings = set(re.findall(r"--set (\w[\w.]*=\w\S*)", text)) - {"a.b=c", "q.gama=0.5"}
-    assert settings
+    of_q = set(re.findall(r"iterpo fit-q .*--set (\S+)", text))
+    assert of_q
+    settings = settings - of_q | {f"q.{s}" for s in of_q}
     of_studies = {s for s in settings if s.split("=")[0].split(".")[0] in STUDY_KEYS}
     assert of_studies
     load_study("smoke", sorted(of_studies))

@@ -257,6 +257,24 @@ def test_collect_logs_any_pair(call: Call) -> None:
     assert again.exit_code == 2
 
 
+def test_a_share_of_a_batch_is_explored(call: Call) -> None:
+    few = ("--scenarios", "2", "--per-scenario", "2", "--max-new-tokens", "6", "--threads", "1")
+    line = ("collect", "--policy", "nano", "--out", "logs", *few, "--explore", "1")
+    done = call(*line)
+    assert done.exit_code == 0, done.output
+    assert "--set off_policy=drop" in done.stdout
+    played = read_conversations(Path("logs"))
+    assert all(c.explored and c.exploration and c.exploration.action for c in played)
+    assert call(*line, "--resume").exit_code == 2, "it is finished"
+    wrong = call(*line[:-1], "0.5", "--explore-scope", "turn", "--out", "other")
+    assert "scope: given 'turn'; accepted: conversation, action" in wrong.stderr
+    assert not Path("other").exists()
+    assert "follows no persona" in call(*line, "--policy", "oracle", "--out", "other").stderr
+    (Path("logs") / "manifest.json").unlink()
+    other = call(*line[:-2], "--resume")
+    assert "other settings (explore, explore_scope)" in other.stderr
+
+
 def test_a_batch_is_not_continued_with_another_partner(call: Call) -> None:
     few = ("--scenarios", "2", "--per-scenario", "1", "--out", "logs")
     with ChatServer(lambda asked: "hm") as server:

@@ -17,7 +17,7 @@ from iterpo.errors import BatchError
 from iterpo.experiments import rollout
 from iterpo.experiments.events import Event, ignore
 from iterpo.experiments.plan import Plan, load_plan
-from iterpo.experiments.rollout import prompt_style
+from iterpo.experiments.speakers import prompt_style
 from iterpo.store import read_conversations
 from iterpo.testing.chat_server import ChatServer
 from iterpo.testing.tiny_model import tiny_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -37,9 +37,23 @@ EXAMPLES = examples(
     "iterpo collect --policy nano --out logs/nano",
     "iterpo collect --policy work/policy --out logs/better --split heldout",
     "iterpo collect --policy nano --partner nano --threads 1 --out logs/self-play",
+    "iterpo collect --policy work/policy --out logs/explored --explore 0.25",
     "iterpo collect --env deal_or_no_deal --agent oracle --out logs/oracle",
 )
 _GAMMA = 0.9
+Explore = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Share of the conversations in which the agent speaks under a drawn persona, so that "
+        "Q sees other responses; 0: none.",
+    ),
+]
+ExploreScope = Annotated[
+    str, typer.Option(help="What a persona says: one action (Q can learn from it) or conversation.")
+]
 
 
 def command(
@@ -57,13 +71,15 @@ def command(
     top_p: TopP = 1.0,
     max_new_tokens: MaxNewTokens = 64,
     threads: Threads = None,
+    explore: Explore = 0.0,
+    explore_scope: ExploreScope = "action",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped batch.")] = False,
     as_json: Json = False,
 ) -> None:
     """Set below: the help names the speakers."""
+    from iterpo.agents.persona import PersonaConfig, Scope
     from iterpo.cli.games import game_for, use_threads
     from iterpo.experiments.speakers import Local, check_seats, read_speaker, seat
-    from iterpo.measure import measure
 
     asked: dict[str, Any] = {"env": env, "option": sorted(option or [])}
     asked |= {"agent": agent, "partner": partner, "threads": threads}
@@ -71,22 +87,28 @@ def command(
     asked |= {"seed": seed, "data_seed": data_seed}
     drawn = {"temperature": temperature, "top_p": top_p, "max_new_tokens": max_new_tokens}
     where, sampling = read_split(split), read_sampling(temperature, top_p, max_new_tokens)
+    personas = PersonaConfig(explore, cast(Scope, explore_scope)) if explore else None
+    asked |= {"explore": explore, "explore_scope": explore_scope} if explore else {}
     speakers = (read_speaker(agent, sampling), read_speaker(partner, sampling))
     game = game_for(env, option, speakers)
-    check_seats(game, *speakers)  # before a folder is claimed, which is before weights are loaded
+    check_seats(
+        game, *speakers, personas
+    )  # before a folder is claimed, which is before weights are loaded
     kernels = game.scenarios(where, scenarios, data_seed)
     _claim(out, asked | drawn, resume)
     use_threads(threads, speakers)
-    seating = seat(game, *speakers, gamma=_GAMMA)
+    seating = seat(game, *speakers, gamma=_GAMMA, explore=personas)
     played = _play(out, seating, kernels, asked)
     _tell_failures(out, played)
-    facts = measure(played, _GAMMA).to_dict()
+    facts = _measured(played)
     if as_json:
         print_json({"folder": str(out), "measurement": facts})
         return
     means = [(k, estimate(v)) for k, v in facts.items() if isinstance(v, dict) and "mean" in v]
-    print_table(f"{len(played)} conversations", ("measure", "mean ± standard error"), means)
+    if means:
+        print_table(f"{len(played)} conversations", ("measure", "mean ± standard error"), means)
     fit = f"; next: iterpo fit-q {out} --policy {agent} ..."
+    fit += " --set off_policy=drop" if personas else ""
     trainable = isinstance(speakers[0], Local)
     say(f"the log is {out / 'conversations.jsonl'}" + (fit if trainable else ""))
 
@@ -119,7 +141,7 @@ def _claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
     if note.is_file():
         known = json.loads(note.read_text())
         if known != asked:
-            other = sorted(k for k in asked if asked[k] != known.get(k))
+            other = sorted(k for k in asked.keys() | known if asked.get(k) != known.get(k))
             raise ResumeError(
                 f"{out} holds a batch with other settings ({', '.join(other)}); "
                 "give the same ones, or name another --out."
@@ -139,6 +161,20 @@ def _tell_failures(out: Path, played: Sequence[Conversation]) -> None:
             f"{len(failed)} of {len(played)} conversations failed and are left out of the means. "
             f"The first one: {failed[0].outcome.detail}"
         )
+
+
+def _measured(played: Sequence[Conversation]) -> dict[str, Any]:
+    """The measurement; nothing where all were explored, which leaves no J but a log."""
+    from iterpo.errors import BatchError
+    from iterpo.measure import measure
+
+    try:
+        return measure(played, _GAMMA).to_dict()
+    except BatchError as error:
+        if not any(c.outcome.ending.scored for c in played):
+            raise
+        remark(f"iterpo: {error}")
+        return {}
 
 
 def _play(

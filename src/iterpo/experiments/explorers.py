@@ -9,12 +9,12 @@ from typing import Any
 
 from iterpo.agents.optimist import CHOICE, Optimistic
 from iterpo.agents.persona import Exploring
-from iterpo.agents.wording import Style
 from iterpo.artifacts import is_sealed
 from iterpo.collect import Table
 from iterpo.domain import Conversation
 from iterpo.experiments.lineage import start_of_update
 from iterpo.experiments.plan import Plan
+from iterpo.experiments.speakers import prompt_style
 from iterpo.models.backbone import load
 from iterpo.policy_evaluation.qfunction import QFunction, stored_quantization
 from iterpo.policy_evaluation.upper_bound import UpperBound
@@ -45,7 +45,7 @@ class Explorers:
         return {**told, "why": self.why} if self.why else told
 
 
-def explorers(table: Table, plan: Plan, folder: Path, i: int, style: Style) -> Explorers:
+def explorers(table: Table, plan: Plan, folder: Path, i: int) -> Explorers:
     """The table of round i's training kernels.
 
     Args:
@@ -53,14 +53,13 @@ def explorers(table: Table, plan: Plan, folder: Path, i: int, style: Style) -> E
         plan: What is explored.
         folder: Run folder, with the Q of the rounds before.
         i: Round; the one after the last planned update is only measured, so it is not explored.
-        style: Wording of the game's prompts.
     """
     explore, optimism = plan.collect.explore, plan.collect.optimism
     agent = table.agent
     if i == plan.rounds:
         return Explorers(table, why="no Q is fitted after the last round, so nothing was explored")
     if explore is not None:
-        agent = Exploring(agent, explore, style)
+        agent = Exploring(agent, explore, prompt_style(table.environment))
     if optimism is None:
         return Explorers(replace(table, agent=agent))
     if i == 0:

@@ -25,8 +25,15 @@ from iterpo.experiments.events import Report
 from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.lineage import policy_of_round
 from iterpo.experiments.plan import Plan
-from iterpo.experiments.rollout import prompt_style
-from iterpo.experiments.speakers import Local, Served, Speaker, check_partner, partner_of, served
+from iterpo.experiments.speakers import (
+    Local,
+    Served,
+    Speaker,
+    check_partner,
+    partner_of,
+    prompt_style,
+    served,
+)
 from iterpo.methods import make
 from iterpo.models.backbone import check_quantization, load_chat
 from iterpo.models.engines import check_vllm, choose_sampler

@@ -7,11 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from iterpo import environments
-from iterpo.agents.wording import Style
 from iterpo.artifacts import seal
 from iterpo.collect import Pace, Tally, collect_into, seats
 from iterpo.domain import Split
-from iterpo.environments.base import Environment
 from iterpo.experiments.events import Event, Report
 from iterpo.experiments.explorers import explorers
 from iterpo.experiments.kernels import draw_scenarios
@@ -20,12 +18,7 @@ from iterpo.experiments.plan import Plan
 from iterpo.experiments.speakers import Local, partner_of, seat, speaker_name
 from iterpo.measure import measure
 
-__all__ = ["deploy", "prompt_style"]
-
-
-def prompt_style(env: Environment) -> Style:
-    """How the game words its prompts; other people's games that don't say use prose."""
-    return "compact" if getattr(env.options, "prompt_style", "full") == "compact" else "full"
+__all__ = ["deploy"]
 
 
 def deploy(folder: Path, plan: Plan, key: str, report: Report) -> None:
@@ -43,7 +36,7 @@ def _deploy(engines: ExitStack, folder: Path, plan: Plan, key: str, report: Repo
     partner = partner_of(plan.partner)
     seating = seat(env, agent, partner, gamma=plan.q.gamma)
     engines.callback(seating.close)
-    exploring = explorers(seating.table, plan, folder, i, prompt_style(env))
+    exploring = explorers(seating.table, plan, folder, i)
     facts: dict[str, object] = {"policy": ref.id, "partner": speaker_name(partner), "round": i}
     facts["sampler"] = seating.sampler
     for split, per_scenario in (

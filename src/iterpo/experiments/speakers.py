@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 from iterpo.agents.base import AgentFactory
 from iterpo.agents.endpoint import Endpoint, EndpointConfig
+from iterpo.agents.persona import Exploring, PersonaConfig
 from iterpo.agents.scripted import Bargaining, ScriptedPartner, bargaining
+from iterpo.agents.wording import Style
 from iterpo.agents.yardsticks import FirstCounter, Oracle, RandomOffer
 from iterpo.collect import JStar, Table
 from iterpo.config.secrets import read_secret
@@ -41,6 +43,7 @@ __all__ = [
     "check_seats",
     "is_nano",
     "partner_of",
+    "prompt_style",
     "read_speaker",
     "seat",
     "served",
@@ -176,12 +179,19 @@ def partner_of(plan: PartnerPlan) -> Speaker:
     return Scripted(plan.seed)
 
 
+def prompt_style(environment: Environment) -> Style:
+    """How the game words its prompts; other people's games that don't say use prose."""
+    told = getattr(environment.options, "prompt_style", "full")
+    return "compact" if told == "compact" else "full"
+
+
 def seat(
     environment: Environment,
     agent: Speaker | AgentFactory,
     partner: Speaker | AgentFactory,
     *,
     gamma: float = 0.9,
+    explore: PersonaConfig | None = None,
 ) -> Seating:
     """Seat two speakers at a table; whoever is a factory already is seated as it is.
 
@@ -190,16 +200,19 @@ def seat(
         agent: The policy's side.
         partner: The other side.
         gamma: Discount that the oracle plays for and J* is told at.
+        explore: Personas under which the agent speaks in a share of the conversations.
 
     Raises:
-        ConfigError: if a speaker can't take that side, or not in this game; all mistakes at once.
+        ConfigError: if a speaker can't take that side, or not in this game, or if a fixed agent is
+            to explore; all mistakes at once.
     """
-    check_seats(environment, agent, partner)
+    check_seats(environment, agent, partner, explore)
     company = _Company(environment, partner.seed if isinstance(partner, Scripted) else 0, gamma)
     try:
-        table = Table(
-            environment, company.factory(agent), company.factory(partner), speaker_name(agent)
-        )
+        own = company.factory(agent)
+        if explore is not None:
+            own = Exploring(own, explore, prompt_style(environment))
+        table = Table(environment, own, company.factory(partner), speaker_name(agent))
     except BaseException:
         for engine in company.engines():  # nobody else knows of them yet
             engine.close()
@@ -213,7 +226,10 @@ def seat(
 
 
 def check_seats(
-    environment: Environment, agent: Speaker | AgentFactory, partner: Speaker | AgentFactory
+    environment: Environment,
+    agent: Speaker | AgentFactory,
+    partner: Speaker | AgentFactory,
+    explore: PersonaConfig | None = None,
 ) -> None:
     """Check that two speakers can take their sides of a game; nothing is loaded.
 
@@ -227,6 +243,8 @@ def check_seats(
         mistakes.append("an oracle reads the scripted partner's mind only; seat that one")
     if isinstance(agent, Yardstick):
         mistakes += _without_bargain(environment, agent)
+        if explore is not None:
+            mistakes.append(f"{agent.name} follows no persona; explore with a model as the agent")
     mistakes += _unusable_sampling(agent)
     _refuse([*mistakes, *_against_partner(environment, partner)])
 
