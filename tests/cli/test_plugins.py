@@ -105,3 +105,63 @@ def test_options_of_another_package_are_checked_before_anything_runs(
     label = "methods.other." if "study" in command else ""
     for mistake in ("speed: unknown key", 'strength: given "much"'):
         assert f"{label}method.options.{mistake}" in done.stderr
+
+
+BAD = {
+    "function": ("def Mine(policy, batch, workspace): ...", "can't be made"),
+    "no argument": (
+        "from dataclasses import dataclass\n@dataclass\nclass Options:\n    n: int = 1\n"
+        "class Mine:\n    Options = Options\n    def update(self, p, b, w): ...",
+        "can't be made",
+    ),
+    "options": (
+        "class Mine:\n    Options = dict\n    def update(self, p, b, w): ...",
+        "accepted: a dataclass",
+    ),
+    "type": (
+        "from dataclasses import dataclass\n"
+        "class Odd: ...\n@dataclass\nclass Options:\n    n: Odd = Odd()\n"
+        "class Mine:\n    Options = Options\n    def update(self, p, b, w): ...",
+        "a type that plans can't hold",
+    ),
+    "default": (
+        "from dataclasses import dataclass\n@dataclass\nclass Options:\n    n: int = 'many'\n"
+        "class Mine:\n    Options = Options\n    def __init__(self, o): ...\n"
+        "    def update(self, p, b, w): ...",
+        'n: given "many" (text); accepted: a whole number',
+    ),
+    "no update": ("class Mine: ...", "needs a function update(policy, batch, workspace)"),
+    "two arguments": (
+        "class Mine:\n    def update(self, policy, batch): ...",
+        "needs a function update(policy, batch, workspace): too many",
+    ),
+    "syntax": ("class Mine(", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize(("code", "why"), BAD.values(), ids=BAD)
+def test_a_class_that_is_no_method_is_refused_and_hides_no_other(
+    code: str, why: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, {"our_trade/__init__.py": code}, METHOD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "our_trade", raising=False)
+    (tmp_path / "plan.yaml").write_text("method: {name: mine}")
+    done = call("config", "check", "plan.yaml")
+    listed = call("methods")
+    monkeypatch.delitem(sys.modules, "our_trade", raising=False)
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+    assert "method." in done.stderr
+    assert why in " ".join(done.stderr.split())
+    assert listed.exit_code == 0, listed.output
+    assert "mt_kto" in listed.stdout
+
+
+def test_a_name_of_ours_in_another_package_is_told(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, {"our_trade/__init__.py": WORKING}, METHOD.replace("mine =", "mt_sft ="))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = call("methods")
+    assert "the name mt_sft is iterpo's own; that of package our-trade is not used" in done.stderr

@@ -53,3 +53,10 @@ def test_one_of_a_few() -> None:
 def test_what_is_no_number_is_refused_in_code_as_in_a_plan(make: Any, value: float) -> None:
     with pytest.raises(ConfigError, match="accepted: above 0"):
         make(value)
+
+
+def test_what_is_made_of_the_fields_is_refused_with_the_rest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        MtKtoOptions(beta=-1.0, learning_rate=-1.0, batch_size=0, epochs=0)
+    told = [line.partition(":")[0] for line in str(caught.value).splitlines()]
+    assert told == ["beta", "batch_size", "learning_rate", "epochs"], "each once"

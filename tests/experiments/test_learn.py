@@ -17,11 +17,13 @@ pytest.importorskip("trl")
 
 from experiments import killed
 from iterpo.artifacts import open_sealed, seal
-from iterpo.domain import Conversation, Ending, Outcome, Role, Turn
+from iterpo.domain import Conversation, Ending, Outcome, PolicyRef, Role, Turn
+from iterpo.errors import ConformanceError, TrainingError
 from iterpo.experiments import learn
-from iterpo.experiments.events import ignore
+from iterpo.experiments.events import Event, ignore
 from iterpo.experiments.lineage import policy_of_round, start_of_update
 from iterpo.experiments.plan import Plan, load_plan
+from iterpo.methods import RoundBatch, Workspace
 from iterpo.policy_evaluation.base import QConfig
 from iterpo.store import write_conversations
 from iterpo.testing.tiny_model import tiny_model
@@ -208,3 +210,76 @@ def test_killed_at_any_moment_a_roll_back_ends_in_the_same_bytes(
         True, "refused", "parent",
     )  # fmt: skip
     assert any("/judge/" in name for name in left)
+
+
+class Failing:
+    """Trains, and fails until it is mended."""
+
+    broken = True
+
+    def update(self, policy: PolicyRef, batch: RoundBatch, workspace: Workspace) -> PolicyRef:
+        q = workspace.fit_q(policy, batch, gamma=0.9 if self.broken else 0.5)
+        new = workspace.improve(policy, batch, reward=q)
+        if self.broken:
+            raise KeyError("a mistake")
+        return new
+
+
+def test_an_update_that_other_code_began_is_begun_again(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its finished parts would be found again, and the old policy would be deployed."""
+    told: list[Event] = []
+
+    def go(run: Path, method: Failing, code: str) -> str:
+        if not run.exists():
+            log(run, 0)
+        monkeypatch.setattr(learn, "make", lambda *_: method)
+        monkeypatch.setattr(learn, "PLUGINS", SimpleNamespace(code=lambda _: ("theirs", code)))
+        learn.update(run, plan, "round-0/update", told.append)
+        return str(open_sealed(run / "round-0/update")["facts"]["policy"])
+
+    mended = Failing()
+    mended.broken = False
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            go(tmp_path / "run", Failing(), "1 (code a)")
+    assert (tmp_path / "run/round-0/update/policy/manifest.json").is_file()
+    assert not [e for e in told if e.kind == "note"], "the same code goes on"
+    found = go(tmp_path / "run", mended, "1 (code b)")
+    assert [e.text for e in told if e.kind == "note"] == [
+        "begun again: the code of its method has changed since"
+    ]
+    assert found == go(tmp_path / "whole", mended, "1 (code b)")
+
+
+@pytest.mark.parametrize("wrong", [None, ("a policy",), "later"])
+def test_what_a_method_gives_back_must_be_a_stored_policy(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Any
+) -> None:
+    class Wrong:
+        def update(self, policy: PolicyRef, batch: RoundBatch, workspace: Workspace) -> Any:
+            return replace(policy, round=3, adapter_sha256="0" * 64) if wrong == "later" else wrong
+
+    log(tmp_path / "run", 0)
+    monkeypatch.setattr(learn, "make", lambda *_: Wrong())
+    given = "r3-" if wrong == "later" else repr(wrong)
+    with pytest.raises(ConformanceError) as caught:
+        learn.update(tmp_path / "run", plan, "round-0/update", ignore)
+    assert str(caught.value).startswith(f"update of method 'iterpo' returned {given}")
+    assert not (tmp_path / "run/round-0/update/manifest.json").exists()
+
+
+def test_an_update_trains_once(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second training would be found finished: a method of two would be told as the first."""
+
+    class Twice:
+        def update(self, policy: PolicyRef, batch: RoundBatch, workspace: Workspace) -> PolicyRef:
+            new = workspace.improve(policy, batch, reward=lambda s, _: [0.0] * len(s))
+            return workspace.improve(new, batch, reward=lambda s, _: [1.0] * len(s))
+
+    log(tmp_path / "run", 0)
+    monkeypatch.setattr(learn, "make", lambda *_: Twice())
+    for _ in range(2):  # also where the first is found again
+        with pytest.raises(TrainingError, match="an update trains once"):
+            learn.update(tmp_path / "run", plan, "round-0/update", ignore)

@@ -23,7 +23,7 @@ NEW = {"python": "3.11.1", "iterpo": "0.0.1", "torch": "2.10.0", "trl": "1.16.0"
 
 def start(folder: Path, monkeypatch: pytest.MonkeyPatch, die_at: str = "round-1/update") -> None:
     """A run that was killed, made with OLD."""
-    monkeypatch.setattr(versions, "present", lambda: OLD)
+    monkeypatch.setattr(versions, "present", lambda _: OLD)
     dying = Phases()
     dying.die_at = die_at
     with pytest.raises(KeyboardInterrupt):
@@ -50,13 +50,13 @@ def test_going_on_with_others_is_told_once_and_both_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(tmp_path / "r", monkeypatch)
-    monkeypatch.setattr(versions, "present", lambda: NEW)
+    monkeypatch.setattr(versions, "present", lambda _: NEW)
     (line,) = resume(tmp_path / "r")
     assert line.startswith("warning:")
     assert line.endswith(": torch 2.9.0 -> 2.10.0, trl absent -> 1.16.0")
     assert "\n" not in line
     assert list(read_versions(tmp_path / "r")) == [OLD, NEW]
-    monkeypatch.setattr(versions, "present", lambda: OLD)
+    monkeypatch.setattr(versions, "present", lambda _: OLD)
     assert resume(tmp_path / "r") == [], "nothing was left to do, so nothing is made with these"
     assert list(read_versions(tmp_path / "r")) == [OLD, NEW]
 
@@ -73,7 +73,7 @@ def test_a_start_that_was_refused_leaves_no_version_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(tmp_path / "r", monkeypatch, die_at="preflight")
-    monkeypatch.setattr(versions, "present", lambda: NEW)
+    monkeypatch.setattr(versions, "present", lambda _: NEW)
     assert resume(tmp_path / "r") == []
     assert list(read_versions(tmp_path / "r")) == [NEW]
 

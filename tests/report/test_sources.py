@@ -12,6 +12,7 @@ import pytest
 
 from experiments.test_study_loop import STUDY, Starts
 from iterpo.errors import ConfigError, DataError, MissingDataError
+from iterpo.experiments.plan import load_plan
 from iterpo.experiments.study import Cell
 from iterpo.experiments.study_loop import run_study
 from iterpo.experiments.versions import VERSIONS, present
@@ -212,14 +213,28 @@ def test_a_run_without_versions_gets_those_of_the_report_and_is_told_so(tmp_path
     assert dict(versions(source).rows) == present(), "no mapping says nothing"
 
 
-def test_a_cell_whose_plug_in_is_not_here_is_left_to_its_records(tmp_path: Path, run: Path) -> None:
+def test_a_run_is_read_though_the_package_of_its_method_is_gone(tmp_path: Path, run: Path) -> None:
     place = tmp_path / "cell"
     shutil.copytree(run, place)
     plan = (place / "plan.yaml").read_text()
     (place / "plan.yaml").write_text(plan.replace("name: iterpo", "name: of_another_package"))
     seen = sources._Gathering()
     sources._add_cell_run(seen, Cell("ultimatum", "of_another_package", 3), place)
+    (one,) = seen.runs
+    assert one.run.plan.method.name == "of_another_package"
+    with pytest.raises(ConfigError, match="there is no method 'of_another_package'"):
+        load_plan(place / "plan.yaml")
+
+
+def test_a_cell_whose_plan_is_of_another_version_is_left_to_its_records(
+    tmp_path: Path, run: Path
+) -> None:
+    place = tmp_path / "cell"
+    shutil.copytree(run, place)
+    with (place / "plan.yaml").open("a") as file:
+        file.write("later: 1\n")
+    seen = sources._Gathering()
+    sources._add_cell_run(seen, Cell("ultimatum", "iterpo", 3), place)
     assert not seen.runs
     (note,) = seen.notes
-    assert "of_another_package" in note
-    assert "pip install" in note
+    assert "later: unknown key" in note

@@ -62,6 +62,8 @@ class _Guarded(TyperGroup):
             raise typer.Exit(2) from None
 
     def _how_to_go_on(self, ctx: Any) -> str:
+        if ctx.invoked_subcommand in ("study", "improve", "behavior"):
+            return " Finished work is kept; the same command goes on."
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
         if command is None or "resume" not in [parameter.name for parameter in command.params]:
             return ""

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from iterpo.cli.options import Json
-from iterpo.cli.output import examples, print_json, print_table, say
-from iterpo.errors import MissingExtraError
+from iterpo.cli.output import examples, print_json, print_table, remark, say
+from iterpo.errors import ConfigError, MissingExtraError
 
 __all__ = ["EXAMPLES", "NAME", "command"]
 
@@ -29,6 +29,7 @@ def command(
     Options are set in method.options; docs/reference/methods.md says what each does, too.
     """
     from iterpo import methods
+    from iterpo.methods.base import PLUGINS
 
     if name is not None:
         _show(_described(name), as_json)
@@ -37,13 +38,15 @@ def command(
     for known in methods.names():
         try:
             rows.append(_described(known))
-        except MissingExtraError as error:  # a broken package must not hide the others
+        except (MissingExtraError, ConfigError) as error:  # must not hide the others
             rows.append({"name": known, "summary": str(error), "options": {}})
     if as_json:
         print_json(rows)
         return
     shown = [(r["name"], r["summary"], ", ".join(r["options"])) for r in rows]
     print_table("Methods", ("name", "what it does", "options"), shown)
+    for line in PLUGINS.shadowed():
+        remark(line)
     say("More on one of them: iterpo methods NAME")
 
 
@@ -65,11 +68,11 @@ def _show(row: dict[str, Any], as_json: bool) -> None:
 def _described(name: str) -> dict[str, Any]:
     """Name, first line of documentation, and what each option means, with its default."""
     from iterpo.config import json_schema
-    from iterpo.methods.base import PLUGINS
+    from iterpo.methods.base import PLUGINS, options_type
 
     kind = PLUGINS.load(name)
     summary = (sys.modules[kind.__module__].__doc__ or "").strip().split("\n")[0]
-    accepted = getattr(kind, "Options", None)
+    accepted = options_type(name, kind)
     schema = json_schema(accepted)["properties"] if accepted else {}
     options = {
         option: {k: told[k] for k in ("default",) if k in told}

@@ -12,16 +12,20 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Literal, TypeVar, Union
 
 import pydantic
 
-__all__ = ["accepted", "all_keys", "hints_of", "json_schema", "nested"]
+from iterpo.errors import ConfigError
+
+__all__ = ["accepted", "adapter", "all_keys", "hints_of", "json_schema", "nested"]
+
+T = TypeVar("T")
 
 
 def json_schema(cls: type) -> dict[str, Any]:
     """JSON Schema of a dataclass, with the docstring under each field as its description."""
-    schema: dict[str, Any] = pydantic.TypeAdapter(cls).json_schema()
+    schema: dict[str, Any] = adapter(cls).json_schema()
     classes = {c.__name__: c for c in _classes_in(cls)}
     for name, part in (*schema.get("$defs", {}).items(), (cls.__name__, schema)):
         known = classes.get(name)
@@ -33,6 +37,22 @@ def json_schema(cls: type) -> dict[str, Any]:
             if field in part["properties"]:
                 part["properties"][field]["description"] = text
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def adapter(cls: type[T]) -> pydantic.TypeAdapter[T]:
+    """What checks plain values against a dataclass.
+
+    Raises:
+        ConfigError: if a field is of a type that no plain value has.
+    """
+    try:
+        return pydantic.TypeAdapter(cls)
+    except pydantic.errors.PydanticUserError as error:
+        raise ConfigError(
+            f"{cls.__name__} has a field of a type that plans can't hold "
+            f"({str(error).splitlines()[0]}); accepted: numbers, texts, true/false, lists, "
+            "mappings, Literal, and dataclasses of them"
+        ) from error
 
 
 def nested(hint: Any) -> type | None:

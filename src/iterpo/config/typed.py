@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
-from iterpo.config.schema import accepted, all_keys, hints_of, nested
+from iterpo.config.schema import accepted, adapter, all_keys, hints_of, nested
 from iterpo.config.text import all_in_one, shown, to_yaml
 
 __all__ = ["canonical_yaml", "dump", "parse"]
@@ -39,7 +39,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str, also: Sequence[
         ConfigError: with every unknown key, wrong type, wrong value and missing key at once,
             each by its dotted name.
     """
-    adapter = pydantic.TypeAdapter(cls)
+    checker = adapter(cls)
     values = copy.deepcopy(dict(mapping))
     dropped: set[tuple[Any, ...]] = set()
     judged: set[tuple[Any, ...]] = set()
@@ -53,7 +53,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any], source: str, also: Sequence[
     while True:
         try:
             text = json.dumps(values, default=str)
-            instance = adapter.validate_json(text, strict=True)
+            instance = checker.validate_json(text, strict=True)
         except pydantic.ValidationError as error:
             found, bad = _explain(cls, values, error, dropped, judged)
             mistakes += [line for line in found if line not in mistakes]
@@ -97,9 +97,9 @@ def _drop_unknown(
         if key not in hints:
             given = values.pop(key)
             dotted = ".".join((*path, str(key)))
-            where = f"in {'.'.join(path)}" if path else "at the top"
+            where = f" in {'.'.join(path)}" if path else ""
             yield (
-                f"{dotted}: unknown key, given {shown(given)}; accepted {where}: "
+                f"{dotted}: unknown key, given {shown(given)}; accepted{where}: "
                 f"{', '.join(hints)}.{_did_you_mean(str(key), path, hints, root)}"
             )
         elif inner and isinstance(values[key], dict):

@@ -81,11 +81,24 @@ def broken(owner: object, /, **rules: Rule) -> list[str]:
     ]
 
 
-def refuse(owner: object, /, **rules: Rule) -> None:
+def refuse(owner: object, /, *parts: Callable[[], object], **rules: Rule) -> None:
     """Refuse an owner with broken rules.
+
+    Args:
+        owner: Whose fields are looked at.
+        parts: Make what is made of these fields; what that refuses is told with the rest.
+        rules: By field.
 
     Raises:
         ConfigError: with one line for each mistake.
     """
-    if mistakes := broken(owner, **rules):
+    mistakes = broken(owner, **rules)
+    named = {line.partition(":")[0] for line in mistakes}
+    for make in parts:
+        try:
+            make()
+        except ConfigError as error:
+            lines = str(error).splitlines()
+            mistakes += [line for line in lines if line.partition(":")[0] not in named]
+    if mistakes:
         raise ConfigError("\n".join(mistakes))

@@ -14,7 +14,7 @@ from iterpo.domain.plugins import Plugins
 from iterpo.environments.base import Environment, NoOptions, PromptStyle
 from iterpo.errors import ConfigError
 
-__all__ = ["REGISTRY", "Environment", "NoOptions", "PromptStyle", "make", "names"]
+__all__ = ["PLUGINS", "REGISTRY", "Environment", "NoOptions", "PromptStyle", "make", "names"]
 
 REGISTRY: dict[str, str] = {
     "alliance": "iterpo.environments.alliance:Alliance",
@@ -28,12 +28,13 @@ REGISTRY: dict[str, str] = {
 takes an instance of it; without that attribute it has no options and takes no argument."""
 
 GROUP = "iterpo.environments"
-_PLUGINS = Plugins("environment", GROUP, REGISTRY)
+PLUGINS = Plugins("environment", GROUP, REGISTRY)
+"""These and those of other packages."""
 
 
 def names() -> tuple[str, ...]:
     """Names of all environments, those of other packages included."""
-    return tuple(sorted(_PLUGINS.names()))
+    return tuple(sorted(PLUGINS.names()))
 
 
 def make(name: str, **options: object) -> Environment:
@@ -48,7 +49,7 @@ def make(name: str, **options: object) -> Environment:
         MissingExtraError: if it is of another package, which can't be imported.
         ConfigError: if options are unknown or of the wrong kind; lists all of them.
     """
-    cls = _PLUGINS.load(name)
+    cls = PLUGINS.load(name)
     options_type = getattr(cls, "options_type", NoOptions)
     mistakes = _mistakes(options_type, options)
     if mistakes:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iterpo.artifacts import open_sealed, seal
+from iterpo.artifacts import is_sealed, open_sealed, seal, write_atomic
 from iterpo.domain import PolicyRef, decisions
+from iterpo.errors import ConformanceError
 from iterpo.experiments.events import Event, Report
 from iterpo.experiments.lineage import policy_of_round, round_of, start_of_update
 from iterpo.experiments.plan import Plan
 from iterpo.experiments.roll_back import fall
 from iterpo.methods import RoundBatch, make
+from iterpo.methods.base import PLUGINS
 from iterpo.methods.workspace import FolderWorkspace, Settings
+from iterpo.models.checkpoints import read_policy
 from iterpo.policy_evaluation.health import convergence
 from iterpo.policy_evaluation.qfunction import QFunction
 from iterpo.store import read_conversations
 
 __all__ = ["update"]
+
+_CODE = "method.txt"
+"""Which code of a method of another package an update was made by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,11 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
     )
     last = folder / f"round-{i - 1}" / "update" if i else None
     workspace = FolderWorkspace(folder / key, settings, progress, last)
-    new = make(plan.method.name, plan.method.options).update(policy, batch, workspace)
+    method = make(plan.method.name, plan.method.options)
+    if _other_code(folder / key, plan.method.name):
+        report(Event("note", key, text="begun again: the code of its method has changed since"))
+    new = method.update(policy, batch, workspace)
+    _check_result(new, policy, folder / key / "policy", plan.method.name)
     # A method that found nothing to learn from gives the policy back as it is.
     left = "policy" if new.id != policy.id else "parent"
     facts: dict[str, Any] = {"policy": new.id, "parent": policy.id, "next": left, **start.facts}
@@ -84,6 +95,39 @@ def update(folder: Path, plan: Plan, key: str, report: Report) -> None:
             now = workspace.stored_q(policy, folder / key / "q")
             facts["q_change"] = _q_change(now, old, batch)
     seal(folder / key, "update", facts)
+
+
+def _other_code(folder: Path, method: str) -> bool:
+    """Remove what an unfinished update made by other code of its method, which may differ in all.
+
+    Only methods of other packages are looked at: iterpo's own change by its versions, which are
+    told where a run goes on.
+    """
+    found = PLUGINS.code(method)
+    if found is None:
+        return False
+    note, now = folder / _CODE, " ".join(found)
+    other = note.exists() and note.read_text(encoding="utf-8") != now
+    if other:
+        shutil.rmtree(folder)
+    write_atomic(note, now)
+    return other
+
+
+def _check_result(new: object, policy: PolicyRef, stored: Path, method: str) -> None:
+    """What comes next must be a policy that is stored where it is looked for.
+
+    Raises:
+        ConformanceError: if it isn't.
+    """
+    known = {policy.id, read_policy(stored).id if is_sealed(stored) else policy.id}
+    given = new.id if isinstance(new, PolicyRef) else repr(new)[:100]
+    if isinstance(new, PolicyRef) and given in known:
+        return
+    raise ConformanceError(
+        f"update of method {method!r} returned {given}; it must return the PolicyRef that "
+        "workspace.learn or workspace.improve gave, or the policy that it was given"
+    )
 
 
 def _start(folder: Path, plan: Plan, i: int) -> _Start:

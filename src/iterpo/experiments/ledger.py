@@ -14,7 +14,7 @@ from iterpo.errors import ArtifactError, ResumeError
 from iterpo.experiments.plan import Plan, load_plan
 from iterpo.experiments.versions import keep_versions
 
-__all__ = ["LEDGER", "PLAN", "Ledger", "has_work", "hold"]
+__all__ = ["LEDGER", "PLAN", "Ledger", "difference", "has_work", "hold"]
 
 PLAN = "plan.yaml"
 LEDGER = "ledger.json"
@@ -62,7 +62,7 @@ class Ledger:
         # what changes no result may change then, such as a server's address or a data folder.
         write_atomic(known, canonical_yaml(plan))
         if not begun:
-            keep_versions(folder, begun=False)
+            keep_versions(folder, plan, begun=False)
         return cls(folder, plan, lock)
 
     @property
@@ -89,7 +89,7 @@ class Ledger:
 
     def note_versions(self) -> str:
         """Keep the versions that go on from here; a warning where they are others than before."""
-        return keep_versions(self.folder, begun=True)
+        return keep_versions(self.folder, self.plan, begun=True)
 
     def note(self, keys: list[str]) -> None:
         """Write the ledger: every finished phase with the hash of its manifest."""
@@ -160,7 +160,7 @@ def _check_same_plan(folder: Path, plan: Plan, resume: bool) -> None:
     if known.identity() == plan.identity():
         _check_unedited(folder, plan)
         return
-    lines = _difference(known, plan)
+    lines = difference(known, plan)
     raise ResumeError(
         f"{folder} belongs to another plan. What differs (there -> given):\n  "
         + "\n  ".join(lines)
@@ -182,7 +182,8 @@ def _check_unedited(folder: Path, plan: Plan) -> None:
         )
 
 
-def _difference(known: Plan, given: Plan) -> list[str]:
+def difference(known: Plan, given: Plan) -> list[str]:
+    """What differs between two plans, a line for each key."""
     old, new = _flat(known.as_dict()), _flat(given.as_dict())
     keys = sorted(set(old) | set(new))
     return [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in keys if old.get(k) != new.get(k)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from iterpo.artifacts import is_sealed, open_sealed
 from iterpo.domain import Split
+from iterpo.domain.plugins import unchecked
 from iterpo.errors import ArtifactError, MissingDataError
 from iterpo.experiments.ledger import PLAN
 from iterpo.experiments.loop import RESULT
@@ -67,6 +68,8 @@ def read_run(folder: Path) -> RunFacts:
             f"{folder} holds no run (no {PLAN}). Give a folder that `iterpo run` or `iterpo demo` "
             "wrote, such as runs/demo."
         )
+    with unchecked():  # the package of its method may be gone: it is only looked at
+        plan = load_plan(folder / PLAN)
     rounds: list[RoundFacts] = []
     while is_sealed(folder / f"round-{len(rounds)}" / "deploy"):
         place = folder / f"round-{len(rounds)}"
@@ -80,7 +83,7 @@ def read_run(folder: Path) -> RunFacts:
         )
     return RunFacts(
         folder,
-        load_plan(folder / PLAN),
+        plan,
         tuple(rounds),
         _best_round(folder / RESULT),
         _timings(folder / TIMINGS),

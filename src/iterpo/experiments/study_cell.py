@@ -65,7 +65,7 @@ def play_yardstick(plan: Plan, folder: Path, cell: Cell, report: Report) -> None
         logs[split] = collect(seating.table, places, j_star=seating.j_star)
         report(Event("progress", str(cell), split.value, len(places), len(places)))
     write_records(folder, plan, yardstick_records(cell, plan, logs, time.monotonic() - begun))
-    keep_versions(folder, begun=False)
+    keep_versions(folder, plan, begun=False)
 
 
 def main(arguments: list[str]) -> int:

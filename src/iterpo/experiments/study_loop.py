@@ -13,14 +13,14 @@ from iterpo.artifacts import is_sealed, write_atomic
 from iterpo.config import canonical_yaml
 from iterpo.errors import ResumeError
 from iterpo.experiments.events import Event, Report, ignore
-from iterpo.experiments.ledger import PLAN, has_work, hold
+from iterpo.experiments.ledger import PLAN, difference, has_work, hold
 from iterpo.experiments.plan import Plan, load_plan
 from iterpo.experiments.processes import Child
 from iterpo.experiments.shared_batch import FIRST, batch_key
 from iterpo.experiments.study import Cell, Study
 from iterpo.experiments.study_cell import STUDY
 from iterpo.experiments.study_records import Gathered
-from iterpo.experiments.versions import changed, joined, present
+from iterpo.experiments.versions import changed, joined, plugins, present
 
 __all__ = ["StudyResult", "run_study", "start_cell"]
 
@@ -84,13 +84,25 @@ def run_study(
         known = Gathered(study, folder, plans, jobs)
         known.look()
         board = _Board(folder, plans, report, known)
-        if board.waiting and (told := changed(joined(known.versions()), present())):
+        if told := _other_versions(known, goes_on=bool(board.waiting)):
             report(Event("note", "study", text=told))
         known.write({})
         board.tell(0)
         with _children() as running:
             _work(board, running, jobs, start)
     return StudyResult(folder, len(plans), board.failed)
+
+
+def _other_versions(known: Gathered, *, goes_on: bool) -> str:
+    """A warning where finished cells were made with others.
+
+    If no cell is left, plug-ins alone count: who has mended a method expects other numbers.
+    """
+    made = joined(known.versions())
+    here = joined((present if goes_on else plugins)(known.plans[cell]) for cell in known.found)
+    if not goes_on:
+        made = {name: told for name, told in made.items() if name in here}
+    return changed(made, here, goes_on=goes_on)
 
 
 @dataclass(slots=True)
@@ -186,7 +198,7 @@ def _end(board: _Board, cell: Cell, child: Child) -> None:
         board.report(Event("finished", str(cell)))
         board.report(Event("note", str(cell), text="finished"))
     else:
-        why = child.explain(f"cell {cell}", "run the same command again")
+        why = child.explain(f"cell {cell}", "once its cause is mended, run the same command again")
         board.failed[cell] = why
         board.report(Event("note", str(cell), text=f"FAILED ({code}): {why.splitlines()[0]}"))
     board.known.write(board.failed)
@@ -205,15 +217,16 @@ def _children() -> Iterator[dict[Cell, Child]]:
 
 def _refuse_other_plans(folder: Path, plans: Mapping[Cell, Plan]) -> None:
     """A cell's folder may only go on with the plan that it was begun with."""
-    other = [
-        str(cell)
-        for cell, plan in plans.items()
-        if has_work(place := cell.folder(folder))
-        and load_plan(place / PLAN).identity() != plan.identity()
-    ]
+    begun = {
+        cell: load_plan(place / PLAN) for cell in plans if has_work(place := cell.folder(folder))
+    }
+    other = [c for c, plan in begun.items() if plan.identity() != plans[c].identity()]
     if other:
+        lines = difference(begun[other[0]], plans[other[0]])
         raise ResumeError(
             f"{len(other)} cells in {folder} were begun with other settings: "
-            f"{', '.join(other[:5])}{' …' if len(other) > 5 else ''}. Delete their folders, or "
-            "choose another folder with --out."
+            f"{', '.join(map(str, other[:5]))}{' …' if len(other) > 5 else ''}. "
+            f"What differs in the first (there -> given): {'; '.join(lines[:5])}"
+            f"{' …' if len(lines) > 5 else ''}. Delete their folders, or choose another folder "
+            "with --out."
         )

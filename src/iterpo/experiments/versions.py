@@ -9,9 +9,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from iterpo import environments
 from iterpo.artifacts import write_atomic
+from iterpo.experiments.plan import Plan
+from iterpo.methods.base import PLUGINS as METHODS
 
-__all__ = ["VERSIONS", "Versions", "changed", "joined", "keep_versions", "present", "read_versions"]
+__all__ = [
+    "VERSIONS",
+    "Versions",
+    "changed",
+    "joined",
+    "keep_versions",
+    "plugins",
+    "present",
+    "read_versions",
+]
 
 VERSIONS = "versions.json"
 """In a run folder: the versions of every stretch of work, in order; most runs have one."""
@@ -22,15 +34,26 @@ Versions = Mapping[str, str]
 _PACKAGES = ("iterpo", "torch", "transformers", "trl", "peft", "numpy")
 
 
-def present() -> dict[str, str]:
-    """What is installed here, of all that has a say in the numbers."""
+def present(plan: Plan | None = None) -> dict[str, str]:
+    """What is installed here, of all that has a say in the numbers.
+
+    Args:
+        plan: Its game and method, where other packages add them, are told with a hash of their
+            code: such packages are often changed without another version.
+    """
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return found if plan is None else found | plugins(plan)
+
+
+def plugins(plan: Plan) -> dict[str, str]:
+    """The packages that add the game and the method of a plan, with versions and code."""
+    used = (METHODS.code(plan.method.name), environments.PLUGINS.code(plan.environment.name))
+    return dict(told for told in used if told is not None)
 
 
 def read_versions(folder: Path) -> tuple[dict[str, str], ...]:
@@ -45,17 +68,18 @@ def read_versions(folder: Path) -> tuple[dict[str, str], ...]:
         return ()
 
 
-def keep_versions(folder: Path, *, begun: bool) -> str:
+def keep_versions(folder: Path, plan: Plan, *, begun: bool) -> str:
     """Note the versions that go on from here, where they are others than before.
 
     Args:
         folder: Run folder.
+        plan: Plan of the run.
         begun: Whether it holds work already, so that what it says of earlier versions counts.
 
     Returns:
         A warning of one line; empty where nothing has changed, or nothing was kept.
     """
-    known, now = read_versions(folder) if begun else (), present()
+    known, now = read_versions(folder) if begun else (), present(plan)
     if known and known[-1] == now:
         return ""
     told = changed(known[-1], now) if known else ""
@@ -65,14 +89,25 @@ def keep_versions(folder: Path, *, begun: bool) -> str:
     return told
 
 
-def changed(before: Versions, now: Versions) -> str:
-    """A warning of one line; empty where they are the same, or nothing is known of before."""
+def changed(before: Versions, now: Versions, *, goes_on: bool = True) -> str:
+    """A warning of one line; empty where they are the same, or nothing is known of before.
+
+    Args:
+        before: What it was made with.
+        now: What is here.
+        goes_on: Whether more is made now, or what stands there is left as it is.
+    """
     other = [
         f"{name} {before.get(name, 'absent')} -> {now.get(name, 'absent')}"
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     ]
-    told = "warning: goes on with other versions than what stands here was made with: "
+    told = (
+        "warning: goes on with other versions than what stands here was made with: "
+        if goes_on
+        else "warning: what is finished stays, though it was made by other code; to make cells "
+        "again, delete their folders: "
+    )
     return told + ", ".join(other) if before and other else ""
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from iterpo.config import parse
+from iterpo.config import dump, parse
 from iterpo.domain import Conversation, PolicyRef, Response, Reward, State
 from iterpo.domain.plugins import Plugins
 from iterpo.errors import ConfigError
@@ -26,6 +27,7 @@ __all__ = [
     "Workspace",
     "make",
     "names",
+    "options_type",
     "wrong_options",
 ]
 
@@ -135,12 +137,51 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
         ConfigError: with all that is wrong with the options.
     """
     kind = PLUGINS.load(name)
-    accepted = getattr(kind, "Options", None)
-    if accepted is not None:
-        return cast(Method, kind(parse(accepted, options or {}, f"options of {name}")))
-    if options:
+    accepted = options_type(name, kind)
+    if accepted is None and options:
         raise ConfigError(f"{name} takes no options; given {', '.join(options)}")
-    return cast(Method, kind())
+    given: tuple[Any, ...] = ()
+    if accepted is not None:
+        given = (parse(accepted, options or {}, f"options of {name}"),)
+    if name in PLUGINS.built_in:
+        return cast(Method, kind(*given))
+    for instance in given:
+        parse(type(instance), dump(instance), f"defaults of the options of {name}")
+    try:
+        made = kind(*given)
+    except TypeError as error:
+        raise ConfigError(
+            f"method {name!r} can't be made ({error}); accepted: a class that takes an instance of "
+            "its Options, or no argument where it has none"
+        ) from error
+    _check_update(name, made)
+    return cast(Method, made)
+
+
+def options_type(name: str, kind: Any) -> type | None:
+    """The dataclass of a method's settings; None where it has none.
+
+    Raises:
+        ConfigError: if it is no dataclass.
+    """
+    accepted = getattr(kind, "Options", None)
+    if accepted is None:
+        return None
+    if not (isinstance(accepted, type) and is_dataclass(accepted)):
+        raise ConfigError(f"Options of method {name!r} is {accepted!r}; accepted: a dataclass")
+    return accepted
+
+
+def _check_update(name: str, made: Any) -> None:
+    update = getattr(made, "update", None)
+    try:
+        if not callable(update):
+            raise TypeError("it has none")
+        signature(update).bind(None, None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"method {name!r} needs a function update(policy, batch, workspace): {error}"
+        ) from error
 
 
 def wrong_options(name: str, options: Mapping[str, Any]) -> list[str]:

@@ -46,10 +46,10 @@ class MtKtoOptions:
         """Refuse impossible values."""
         refuse(
             self,
+            self.training,
             beta=within("(0, inf)"),
             batch_size=(lambda v: v >= 2, "2 or more (the KL term needs another response)"),
         )
-        self.training()
 
     def training(self) -> LoggedConfig:
         """How to go through the turns."""

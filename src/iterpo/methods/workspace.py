@@ -14,7 +14,7 @@ from typing import Any, Literal
 from iterpo import artifacts
 from iterpo.artifacts import is_sealed, write_atomic
 from iterpo.domain import Conversation, PolicyRef, Response, Reward, State, decisions
-from iterpo.errors import BatchError
+from iterpo.errors import BatchError, TrainingError
 from iterpo.methods.asked import ask, listen
 from iterpo.methods.base import Build, RoundBatch
 from iterpo.methods.corrections import explored_ratios, responder
@@ -92,6 +92,7 @@ class FolderWorkspace:
         self._before = before
         self._loaded: dict[tuple[str, str | None], Backbone] = {}
         self.notes: list[str] = []
+        self._learned = False
 
     @property
     def q(self) -> QConfig:
@@ -144,7 +145,19 @@ class FolderWorkspace:
         return self.learn(policy, batch, on_reward)
 
     def learn(self, policy: PolicyRef, batch: RoundBatch, learner: Learner) -> PolicyRef:
-        """Any training of the policy; the adapter is stored unmerged."""
+        """Any training of the policy; the adapter is stored unmerged.
+
+        Raises:
+            TrainingError: if this update has trained already: what is finished is found again, so
+                a second training would give back the policy of the first.
+        """
+        if self._learned:
+            raise TrainingError(
+                "an update trains once, but its method called workspace.learn or workspace.improve "
+                "a second time. Give one learner all that is to be learned, or leave the second "
+                "training to another round (batch.round tells which one it is)."
+            )
+        self._learned = True
         target = self.folder / "policy"
         if is_sealed(target):
             self._clear_work()  # a kill may have fallen between sealing and clearing

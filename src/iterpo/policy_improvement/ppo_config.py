@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from iterpo.domain.rules import refuse, within
-from iterpo.errors import ConfigError
 from iterpo.policy_improvement.logged import LoggedConfig, OffPolicy
 
 __all__ = ["CreditUnit", "PpoConfig"]
@@ -74,28 +73,19 @@ class PpoConfig:
         Raises:
             ConfigError: with one line for each mistake.
         """
-        found = []
-        try:
-            _ = self.logged
-        except ConfigError as error:
-            found = str(error).splitlines()
-        share, positive = within("[0, 1]"), within("(0, inf)")
-        try:
-            refuse(
-                self,
-                lam=share,
-                value_learning_rate=within("(0, inf)", null=""),
-                value_passes=within("[0, inf)", zero="none"),
-                clip=within("(0, 1)"),
-                value_clip=positive,
-                value_coefficient=within("[0, inf)"),
-                target_kl=within("(0, inf)", null="never"),
-                max_grad_norm=positive,
-            )
-        except ConfigError as error:
-            found += str(error).splitlines()
-        if found:
-            raise ConfigError("\n".join(found))
+        positive = within("(0, inf)")
+        refuse(
+            self,
+            lambda: self.logged,
+            lam=within("[0, 1]"),
+            value_learning_rate=within("(0, inf)", null=""),
+            value_passes=within("[0, inf)", zero="none"),
+            clip=within("(0, 1)"),
+            value_clip=positive,
+            value_coefficient=within("[0, inf)"),
+            target_kl=within("(0, inf)", null="never"),
+            max_grad_norm=positive,
+        )
 
     @property
     def logged(self) -> LoggedConfig:

@@ -188,7 +188,7 @@ def _add_cell_run(seen: _Gathering, cell: Cell, place: Path) -> None:
     """What only the run folder of a finished cell has: its transcripts and metrics."""
     try:
         run = read_run(place)
-    except ConfigError as error:  # a plug-in of its plan is not here: the records need none
+    except ConfigError as error:  # a plan of another version: the records need none
         seen.notes.append(f"{cell}: its run folder is left unread: {error}")
         return
     seen.runs.append(CellRun(cell, run))

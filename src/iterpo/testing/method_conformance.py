@@ -41,7 +41,7 @@ def check_method(
 ) -> Report:
     """Try a method on a toy game with a tiny random model, on the CPU.
 
-    A second or two; with ``seeds`` some seconds a seed, and ``thorough`` ten more.
+    Some seconds, most of them to load torch; with ``seeds`` some more each, ``thorough`` ten.
 
     Args:
         method: Registered name, or what makes the method (a class, a ``functools.partial``).

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from iterpo.errors import MissingDataError
 
@@ -91,7 +93,7 @@ class Findings:
         except MissingDataError:
             raise  # nothing can be said without the data
         except Exception as error:
-            raised = (f"{type(error).__name__}: {error}, at",)
+            raised = (f"{type(error).__name__}: {error}", _place(error))
         self.expect(f"robustness: {what} does not raise", not raised, *raised, *example)
 
     def report(self, name: str, kind: str = "an environment") -> Report:
@@ -103,6 +105,15 @@ class Findings:
         return Report(
             name, kind, self._checked, self._unchecked, self._endings, tuple(self._remarks), wrong
         )
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised: the last line of theirs, if there is one."""
+    ours = Path(__file__).parents[1]
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if ours not in Path(f.filename).parents]
+    foreign = [f for f in theirs if "site-packages" not in f.filename] or theirs or frames
+    return f"({foreign[-1].filename}, line {foreign[-1].lineno})" if foreign else ""
 
 
 def _told(value: object) -> str:
