@@ -3,7 +3,8 @@
     python benchmarks/paper/table1.py --jobs 2
 
 Runs table1-nano.yaml with the settings of chosen-nano.yaml (choose.py), and copies its records to
-benchmarks/results/table1-nano.json after every cell. The same command goes on after a kill.
+benchmarks/results/table1-nano.json after every cell. The same command goes on after a kill; `iterpo
+report benchmarks/results/table1-nano.json` makes the tables of what is there.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import yaml
 from iterpo.artifacts import write_atomic
 from iterpo.cli.plans import read_study_file
 from iterpo.cli.progress import listening
+from iterpo.domain import Split
 from iterpo.experiments.events import Event
 from iterpo.experiments.layers import merged
 from iterpo.experiments.records import RECORDS
-from iterpo.experiments.study import Study
+from iterpo.experiments.study import BASE, Study
 from iterpo.experiments.study_loop import run_study
+from iterpo.experiments.study_records import KERNELS, read_kernels, write_kernels
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -44,10 +47,27 @@ def study_of(chosen: Path | None, settings: list[str]) -> Study:
 
 
 def keep(folder: Path, results: Path, tuned: bool) -> None:
-    """The study's records as a committed file: a row by game, method, seed, round and split."""
+    """The study's records as committed files: a row by game, method, seed, round and split.
+
+    Beside them the held-out kernels of round 0 and of the selected rounds, which is what
+    differences are paired by; all rounds of all would be ten times as much.
+    """
     told = json.loads((folder / RECORDS).read_text())
     told["meta"]["tuned"] = tuned
     write_atomic(results, json.dumps(told, indent=1) + "\n")
+    key = ("game", "method", "seed", "round", "split")
+    wanted = {tuple(r[k] for k in key) for r in told["records"] if r["selected"]}
+    wanted |= {
+        (r["game"], told["meta"]["reference"], *(r[k] for k in key[2:]))
+        for r in told["records"]
+        if r["method"] == BASE
+    }
+    rows = [
+        row
+        for row in read_kernels(folder / KERNELS)
+        if row["split"] == Split.HELDOUT.value and tuple(row[k] for k in key) in wanted
+    ]
+    write_kernels(results.with_name(f"{results.stem}-{KERNELS}"), rows)
 
 
 def main() -> None:

@@ -158,6 +158,24 @@ def test_cells_that_a_study_still_lacks_are_counted_and_failed_ones_named(tmp_pa
     assert "broke" in failed
 
 
+def test_records_of_a_study_are_told_as_the_study_with_kernels_beside(tmp_path: Path) -> None:
+    study = replace(STUDY, methods={"shuffled": STUDY.methods["shuffled"], "iterpo": {}})
+    starts = Starts(study, die_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path / "s", start=starts)
+    whole = read_material([tmp_path / "s"])
+    shutil.copy(tmp_path / "s" / "records.json", tmp_path / "kept.json")
+    shutil.copy(tmp_path / "s" / "kernels.parquet", tmp_path / "kept-kernels.parquet")
+    kept = read_material([tmp_path / "kept.json"])
+    assert kept.facts.methods == whole.facts.methods == ("shuffled", "iterpo")
+    assert kept.notes == whole.notes
+    for other in ("base", "shuffled"):
+        assert against(kept, "ultimatum", other) == against(whole, "ultimatum", other)
+    (tmp_path / "kept-kernels.parquet").write_text("no table")
+    with pytest.raises(DataError, match=r"kept-kernels\.parquet holds no means by kernel"):
+        read_material([tmp_path / "kept.json"])
+
+
 def test_nothing_to_report_is_said(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="records"):
         read_material([tmp_path])

@@ -26,9 +26,11 @@ __all__ = [
     "Gathered",
     "StudyFacts",
     "as_base",
+    "read_kernels",
     "read_study",
     "with_base",
     "without_places",
+    "write_kernels",
 ]
 
 KERNELS = "kernels.parquet"
@@ -72,7 +74,7 @@ class Gathered:
         kernels = [row for told in ended for row in told["kernels"]]
         against = self.study.against
         kernels += as_base(kernels, against)
-        _write_kernels(self.folder / KERNELS, kernels)
+        write_kernels(self.folder / KERNELS, kernels)
         meta = {
             "study": without_places(dump(self.study)),
             "reference": against,
@@ -150,7 +152,7 @@ def read_study(folder: Path) -> StudyFacts:
     try:
         told = json.loads(path.read_text())
         meta, records = told["meta"], tuple(told["records"])
-        kernels = tuple(_read_kernels(folder / KERNELS))
+        kernels = tuple(read_kernels(folder / KERNELS))
     except (ValueError, LookupError, TypeError) as error:
         raise ArtifactError(
             f"{folder} is damaged ({error}): its {RECORDS} or {KERNELS} can't be read. Both are "
@@ -193,7 +195,8 @@ def with_base(records: Rows, against: str) -> Rows:
     return sorted(out, key=lambda r: [r[k] for k in ("game", "method", "seed", "round", "split")])
 
 
-def _write_kernels(path: Path, rows: Rows) -> None:
+def write_kernels(path: Path, rows: Rows) -> None:
+    """Means by kernel, as one Parquet file."""
     import pyarrow
     from pyarrow import parquet
 
@@ -202,7 +205,12 @@ def _write_kernels(path: Path, rows: Rows) -> None:
     write_atomic(path, sink.getvalue().to_pybytes())
 
 
-def _read_kernels(path: Path) -> Rows:
+def read_kernels(path: Path) -> Rows:
+    """What ``write_kernels`` wrote.
+
+    Raises:
+        ValueError: if there is no such file, or it is none.
+    """
     from pyarrow import parquet
 
     if not path.is_file():

@@ -20,8 +20,10 @@ from iterpo.experiments.speakers import YardstickName
 from iterpo.experiments.study import BASE, Cell
 from iterpo.experiments.study_cell import STUDY
 from iterpo.experiments.study_records import (
+    KERNELS,
     StudyFacts,
     as_base,
+    read_kernels,
     read_study,
     with_base,
     without_places,
@@ -164,9 +166,7 @@ def _of_study(path: Path) -> bool:
 
 def _add_study(seen: _Gathering, folder: Path) -> None:
     facts = read_study(folder)  # tells well what it holds instead
-    known = facts.meta["study"]
-    seen.games |= known["environments"]
-    seen.methods |= known["methods"]
+    _know(seen, facts.meta)
     seen.tell(facts.meta)
     given = [r for r in facts.records if r["method"] != BASE]
     seen.add(given, (r for r in facts.kernels if r["method"] != BASE))
@@ -174,8 +174,22 @@ def _add_study(seen: _Gathering, folder: Path) -> None:
     for cell in dict.fromkeys(map(_cell, given)):
         if _is_run(place := cell.folder(folder)):
             _add_cell_run(seen, cell, place)
-    failed = facts.meta.get("failed") or {}
-    missing = [cell for cell in facts.meta.get("unfinished", ()) if cell not in failed]
+    _tell_missing(seen, facts.meta)
+
+
+def _know(seen: _Gathering, meta: Mapping[str, Any]) -> None:
+    """Games and methods in the order of the study that records are of, where they say so."""
+    study = meta.get("study")
+    for part, known in (("environments", seen.games), ("methods", seen.methods)):
+        told = study.get(part) if isinstance(study, Mapping) else None
+        for name, settings in told.items() if isinstance(told, Mapping) else ():
+            known.setdefault(str(name), settings)
+
+
+def _tell_missing(seen: _Gathering, meta: Mapping[str, Any]) -> None:
+    """Cells of a study that its records lack."""
+    failed = meta.get("failed") or {}
+    missing = [cell for cell in meta.get("unfinished", ()) if cell not in failed]
     if missing:
         named = ", ".join(missing[:_NAMED]) + (" …" if len(missing) > _NAMED else "")
         cells = "1 cell is" if len(missing) == 1 else f"{len(missing)} cells are"
@@ -207,15 +221,28 @@ def _add_records(seen: _Gathering, path: Path) -> None:
         ) from error
     for i, row in enumerate(rows):
         _check_record(path, i, row)
+    _know(seen, meta)
     seen.tell(meta)
-    seen.add(rows, ({**_measured(r), "kernel": ALL_KERNELS} for r in rows))
+    kernels = _kernels_beside(path)
+    seen.add(rows, kernels or ({**_measured(r), "kernel": ALL_KERNELS} for r in rows))
     for row in rows:
         if row["method"] not in (BASE, *_YARDSTICKS):
             seen.methods.setdefault(row["method"], {})
     seen.behaviours += found_beside(path.parent, path.stem, seen.notes)
-    seen.notes.append(
-        f"{path.name} does not tell kernels apart: differences in it are paired by seed"
-    )
+    _tell_missing(seen, meta)
+    if not kernels:
+        seen.notes.append(
+            f"{path.name} does not tell kernels apart: differences in it are paired by seed"
+        )
+
+
+def _kernels_beside(path: Path) -> Rows:
+    """Of ``name.json`` those of ``name-kernels.parquet``; nothing where there is none."""
+    beside = path.with_name(f"{path.stem}-{KERNELS}")
+    try:
+        return read_kernels(beside) if beside.is_file() else []
+    except ValueError as error:
+        raise DataError(f"{beside} holds no means by kernel ({error}); remove it") from error
 
 
 def _check_record(path: Path, i: int, row: Mapping[str, Any]) -> None:
