@@ -339,6 +339,37 @@ def test_what_can_occur_in_a_game(game: tuple[str, Mapping[str, Any]]) -> None:
     assert set(question(conversation, book).behaviours) == {n for n in _ALL if "judge" in by[n]}
 
 
+@pytest.mark.parametrize(
+    ("game", "style", "told"),
+    [
+        (U, "full", "the share of Player 1, the agent"),
+        (U, "compact", "how many dollars there are to split (pool)"),
+        (C, "compact", "its list price"),
+        (D, "compact", "NxV of what the agent was told: N pieces are in the pool, each worth V"),
+        (F, "compact", "MINE is the share of whoever writes it"),
+        (J, "compact", "after a position, what it is worth at Google, Facebook, Apple and Amazon"),
+        (A, "compact", "after 'min' comes the least total"),
+        (A, "full", "B Environment (1 minimal impact, 2 moderate restoration, 3 full restoration)"),
+    ],
+    ids=lambda x: x[0] if isinstance(x, tuple) else None,
+)
+def test_the_judge_is_told_how_to_read_a_game(
+    game: tuple[str, Mapping[str, Any]], style: str, told: str
+) -> None:
+    env, scenario, conversation = played(*game, "Hi.", "Hello.", prompt_style=style)
+    prompt = question(conversation, codebook(env, scenario)).prompt
+    assert told in prompt
+    assert "is a proposal until the other side agrees" in prompt
+    assert ("the agent was told" in prompt.split("\nEND\n")[1]) is (style == "compact")
+
+
+def test_where_one_box_closes_the_judge_is_told_so() -> None:
+    env, scenario, conversation = played(*U, "Hi.", "Hello.", closing="unilateral")
+    prompt = question(conversation, codebook(env, scenario)).prompt
+    assert "The first box closes the deal." in prompt
+    assert "is a proposal until" not in prompt
+
+
 def test_the_table_of_the_how_to_is_true() -> None:
     page = Path(__file__).parents[2] / "docs/how-to/code-behaviours.md"
     rows = [r.strip("| ").split(" | ") for r in page.read_text().split("\n") if r.startswith("| ")]

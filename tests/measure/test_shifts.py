@@ -28,9 +28,22 @@ def test_rates_counts_and_their_paired_difference() -> None:
     # a: 1 - 1/2, b: 1 - 0; t(0.975, 1) = 12.706, se = 0.25
     assert found.difference.mean == pytest.approx(0.75)
     assert found.difference.se == pytest.approx(0.25)
-    assert found.difference.high == pytest.approx(0.75 + 12.706 * 0.25, abs=1e-3)
+    # 0.75 -+ 12.706 * 0.25 reaches from -2.43 to 3.93, where no difference of shares can be
+    assert (found.difference.low, found.difference.high) == (-1.0, 1.0)
     assert (found.count_before.mean, found.count_after.mean) == (pytest.approx(2 / 3), 1.0)
     assert (found.per_turn_before, found.per_turn_after) == (pytest.approx(2 / 6), 2 / 4)
+
+
+def test_no_interval_leaves_what_is_possible() -> None:
+    """Also in between: t(0.975, 3) = 3.182."""
+    before = [coded(k, *m) for k, m in zip("abcd", [(2,), (2,), (2,), ()], strict=True)]
+    after = [coded(k, *m) for k, m in zip("abcd", [(), (), (), ()], strict=True)]
+    found = shift("offer", before, after)
+    assert found.difference.mean == -0.75
+    assert found.difference.low == -1.0  # -0.75 - 3.182 * 0.25 = -1.55
+    assert found.difference.high == pytest.approx(-0.75 + 3.182 * 0.25, abs=1e-3)
+    assert found.count_before.low == 0.0  # 0.75 - 0.80
+    assert found.count_before.high == pytest.approx(0.75 + 3.182 * 0.25, abs=1e-3)
 
 
 def test_kernels_may_be_renamed() -> None:

@@ -36,6 +36,10 @@ class Reply:
     """How it was sampled, where a model spoke."""
     off_policy: bool = False
     """True if exploration changed the distribution that it was drawn from."""
+    model: str = ""
+    """Name that a server gives the model that spoke; empty if it gives none."""
+    n_tokens: int = 0
+    """Length of a served reply in tokens; 0 if the server does not say."""
 
     def turn(self, role: Role) -> Turn:
         """The reply as a turn of the transcript."""

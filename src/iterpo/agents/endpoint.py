@@ -270,7 +270,7 @@ class Endpoint:
             finish=answer.finish,
             logprobs_mode="processed" if neutral else self.config.logprobs_mode,
         )
-        return Reply(answer.text, evidence)
+        return Reply(answer.text, evidence, model=answer.model, n_tokens=answer.completion_tokens)
 
     def _wait_s(self, seat: Seat, view: View, tries: int, fault: ReplyError) -> float:
         """Full jitter below a doubling bound, after what the server asked for."""

@@ -52,6 +52,8 @@ class Answer:
     """Length of the prompt in tokens; 0 if the server does not say."""
     completion_tokens: int
     """Length of the response in tokens; 0 if the server does not say."""
+    model: str = ""
+    """Name that the server gives the model; empty if it gives none."""
 
 
 def request_body(
@@ -153,6 +155,7 @@ def read_answer(raw: bytes) -> Answer:
         prompt_ids=prompt_ids,
         prompt_tokens=len(prompt_ids or ()) or _count(usage.get("prompt_tokens")),
         completion_tokens=len(token_ids or ()) or _count(usage.get("completion_tokens")),
+        model=data["model"] if isinstance(data.get("model"), str) else "",
     )
 
 

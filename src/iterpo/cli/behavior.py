@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from iterpo.cli.options import Json, read_split
-from iterpo.cli.output import examples, number, print_json, print_table, remark, say
+from iterpo.cli.output import examples, print_json, remark, say
 
 if TYPE_CHECKING:
+    from iterpo.experiments.judged import JudgeDesk
     from iterpo.experiments.speakers import Served
 
 __all__ = ["EXAMPLES", "NAME", "command"]
@@ -22,68 +23,131 @@ EXAMPLES = examples(
     "iterpo behavior runs/demo",
     "iterpo behavior runs/seed-1 runs/seed-2 runs/seed-3 --split train --round 4",
     "iterpo behavior runs/demo --judge http://localhost:8000/v1#qwen",
+    "iterpo behavior runs/demo --judge http://localhost:8080/v1#small --kernels 20 --concurrency 1 "
+    "--timeout 600",
 )
-_MAX_NEW_TOKENS = 1024
+_RETRIES = 3
+_ADVICE = (
+    (
+        "look at the server, or raise retries",
+        "look at the server, raise --timeout or lower --concurrency",
+    ),
+    (
+        "correct the setting that it names (extra_body can add fields or leave out seed)",
+        "if it is about length, lower --max-tokens, or serve the model with a longer context",
+    ),
+    ("check base_url (it usually ends in /v1)", "check the address (it usually ends in /v1)"),
+    ("give the final address as base_url", "give the final address with --judge"),
+    (
+        "reword the environment's prompts or take another model",
+        "name another model with --judge",
+    ),
+    ("the environment variable that api_key_env names", "the environment variable OPENAI_API_KEY"),
+    ("base_url: ", "--judge: "),
+    ("call_timeout_s: ", "--timeout: "),
+    ("max_new_tokens", "--max-tokens"),
+)
+"""What messages say about keys of a plan, and what does the same here."""
+
+
+Judge = Annotated[
+    str | None,
+    typer.Option(
+        "--judge",
+        metavar="URL#MODEL",
+        help="A model on an OpenAI-compatible server that codes what no rule can; its key is "
+        "read from OPENAI_API_KEY.",
+    ),
+]
+Concurrency = Annotated[
+    int, typer.Option(min=1, help="Requests to the judge at once; 1 for a small local server.")
+]
+Timeout = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="Longest wait for one answer.")
+]
+MaxTokens = Annotated[
+    int, typer.Option(min=1, help="Longest answer of the judge, its thinking included.")
+]
+Kernels = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Compare a sample of N kernels, by rule and judge."),
+]
+Round = Annotated[
+    int | None, typer.Option("--round", help="Later round; by default the best of each run.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="Folder for the result and the judge's raw answers; with a judge by default "
+        "RUN/behavior of the first run.",
+    ),
+]
 
 
 def command(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of one game.")],
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            "--judge",
-            metavar="URL#MODEL",
-            help="A model on an OpenAI-compatible server that codes what no rule can; its key is "
-            "read from OPENAI_API_KEY.",
-        ),
-    ] = None,
-    round_: Annotated[
-        int | None, typer.Option("--round", help="Later round; by default the best of each run.")
-    ] = None,
+    judge: Judge = None,
+    concurrency: Concurrency = 4,
+    timeout: Timeout = 120.0,
+    max_tokens: MaxTokens = 1024,
+    kernels: Kernels = None,
+    round_: Round = None,
     split: Annotated[str, typer.Option(help="Kernels: train or heldout.")] = "heldout",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="Folder for the result and the judge's raw answers; with a judge by default "
-            "RUN/behavior of the first run.",
-        ),
-    ] = None,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Count behaviours at round 0 and at the best round, paired by kernel (appendix J).
 
     Rules code what the transcript decides, and a judge the rest; where both can, their agreement
-    is told. Answers of a judge are kept as they come and never asked for twice.
+    is told. Answers of a judge are kept as they come and never asked for twice; without --judge
+    those that are kept are read again. Exit status 1: a judge was asked, and coded nothing.
     """
     import json
 
     from iterpo.artifacts import write_atomic
+    from iterpo.cli.behavior_tables import print_behaviours
     from iterpo.cli.progress import Bars
-    from iterpo.experiments.behaviors import JudgeDesk, behaviour_shifts
+    from iterpo.experiments.behaviors import behaviour_shifts
+    from iterpo.experiments.judged import JudgeDesk
     from iterpo.experiments.results import read_run
 
-    where, asked = read_split(split), _judge(judge) if judge else None
-    facts = [read_run(folder) for folder in runs]
-    folder = out or (runs[0] / "behavior" if asked else None)
+    where = read_split(split)
+    asked = _judge(judge, concurrency, timeout, max_tokens) if judge else None
+    folder, kept = out or (runs[0] / "behavior"), bool(asked or out)
+    facts = [read_run(run) for run in runs]
+    if kept:
+        _check_folder(folder)
     with Bars() as bars:
 
         def progress(done: int, total: int, failed: int) -> None:
             bars.update("judge", done, total, {"failed": failed})
 
-        desk = JudgeDesk(asked, folder, progress) if asked and folder else None
-        found = behaviour_shifts(facts, where, round_, desk)
-    if folder:
+        desk = JudgeDesk(asked, folder, progress) if asked else _earlier(folder)
+        found = behaviour_shifts(facts, where, round_, desk, kernels)
+    if found["judge"]:
+        found["judge"]["first_failure"] = _in_options(found["judge"]["first_failure"])
+    if kept:
         write_atomic(folder / RESULT, json.dumps(found, indent=1, sort_keys=True) + "\n")
     if as_json:
         print_json(found)
-        return
-    _print(found)
-    if folder:
-        say(f"the result is {folder / RESULT}")
+    else:
+        print_behaviours(found)
+        if kept:
+            say(f"the result is {folder / RESULT}")
+    if asked:
+        _check_coded(found["judge"])
 
 
-def _judge(spec: str) -> Served:
+def _check_coded(told: Mapping[str, Any]) -> None:
+    """End with exit status 1 where everything that was asked about is uncoded."""
+    if told["coded"] == told["silent"] < told["conversations"]:
+        why = told["first_failure"] or told["first_unreadable"]
+        remark(f"iterpo: the judge coded nothing; what the rules say stands. {why}".rstrip())
+        raise typer.Exit(1)
+
+
+def _judge(spec: str, concurrency: int, timeout_s: float, max_tokens: int) -> Served:
     """A served model that answers greedily, so that asking again would say the same."""
     from dataclasses import replace
 
@@ -91,105 +155,59 @@ def _judge(spec: str) -> Served:
     from iterpo.errors import ConfigError
     from iterpo.experiments.speakers import Served, read_speaker
 
-    judge = read_speaker(spec, Sampling(temperature=0.0, max_new_tokens=_MAX_NEW_TOKENS))
-    if not isinstance(judge, Served):
-        raise ConfigError(
-            f"--judge is {spec!r}; accepted: a served model as URL#MODEL, such as "
-            "http://localhost:8000/v1#qwen"
-        )
-    return replace(judge, endpoint=replace(judge.endpoint, logprobs=False))
-
-
-def _print(found: dict[str, Any]) -> None:
-    later = "/".join(f"pi_{i}" for i in dict.fromkeys(found["rounds"]))
-    several = len(found["runs"]) > 1
-    columns = ("behaviour", "by", "pi_0", later, "difference [95%]", "a talk", "a turn", "kappa")
-    rows = []
-    for row in found["rows"]:
-        cells = (
-            row["behaviour"],
-            row["by"],
-            _rate(row["before"]),
-            _rate(row["after"]),
-            _difference(row["difference"]),
-            _two(row["count_before"]["mean"], row["count_after"]["mean"]),
-            _two(row["per_turn_before"], row["per_turn_after"]),
-            number((row.get("kappa") or {}).get("kappa")),
-        )
-        rows.append((*cells, _direction(row["by_run"])) if several else cells)
-    kernels = found["rows"][0]["difference"]["clusters"]
-    talks = " and ".join(map(str, found["conversations"]))
-    print_table(
-        f"{found['environment']}, {found['split']}: {talks} conversations on {kernels} kernels",
-        (*columns, "runs alike") if several else columns,
-        rows,
+    try:
+        judge = read_speaker(spec, Sampling(temperature=0.0, max_new_tokens=max_tokens))
+        if isinstance(judge, Served):
+            endpoint = replace(
+                judge.endpoint,
+                concurrency=concurrency,
+                call_timeout_s=timeout_s,
+                # Tries and the waits between them, which are as long at most, end well before.
+                conversation_timeout_s=3 * (_RETRIES + 1) * timeout_s,
+                retries=_RETRIES,
+                logprobs=False,
+                extra_body={"seed": None},  # greedy answers need none, and some servers know none
+            )
+            return replace(judge, endpoint=endpoint)
+    except ConfigError as error:
+        raise ConfigError(_in_options(str(error))) from error
+    raise ConfigError(
+        f"--judge is {spec!r}; accepted: a served model as URL#MODEL, such as "
+        "http://localhost:8000/v1#qwen"
     )
-    say(
-        "pi_0 and the later policy: share of conversations; a talk, a turn: how often, before > "
-        "after; kappa: agreement of rule and judge beyond chance"
-    )
-    _print_examples(found["examples"], later)
-    _remarks(found)
 
 
-def _print_examples(shown: dict[str, list[dict[str, Any]]], later: str) -> None:
-    for name, quoted in shown.items():
-        say(f"\n{name}")
-        for e in quoted:
-            who = later if e["after"] else "pi_0"
-            text = " ".join(e["text"].split())
-            say(f"  {who} ({e['by']}), {e['kernel_id']}, message {e['message']}: {text}")
-    say()
+def _earlier(folder: Path) -> JudgeDesk | None:
+    """The desk of an earlier call, whose answers are read again while nobody is asked."""
+    import json
 
+    from iterpo.experiments.judged import JudgeDesk, judge_of
 
-def _remarks(found: dict[str, Any]) -> None:
-    """What the table leaves out, and why."""
-    absent = [name for name, who in found["coding"].items() if not who]
-    if absent:
-        say(f"can't occur in {found['environment']}: {', '.join(absent)}")
-    judge = found["judge"]
+    try:
+        told = json.loads((folder / RESULT).read_text(encoding="utf-8"))["judge"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    if not told:
+        return None
+    judge = judge_of(told)
     if judge is None:
-        waiting = [name for name, who in found["coding"].items() if who == ["judge"]]
-        if waiting:
-            say(f"needs a judge (--judge URL#MODEL): {', '.join(waiting)}")
-    else:
-        say(
-            f"judge {judge['model']}: {judge['coded']} of {judge['conversations']} conversations "
-            f"coded, {judge['unreadable']} answers unreadable, {judge['failed']} not had; raw "
-            f"answers: {judge['answers']}"
-        )
-        for key in ("first_unreadable", "first_failure"):
-            if judge[key]:
-                remark(f"{key.replace('_', ' ')}: {judge[key]}")
-    if found["left_out"]:
-        say(f"left out: {found['left_out']} conversations that failed or were explored")
-    same = [run for run, i in zip(found["runs"], found["rounds"], strict=True) if i == 0]
-    if same:
         remark(
-            f"the best round of {', '.join(same)} is round 0, so it is compared with itself; "
-            "give --round to see another"
+            f"what a judge said in {folder / RESULT} is left out: an older version of iterpo asked "
+            "it; ask anew with --judge"
         )
+        return None
+    return JudgeDesk(judge, folder, asks=False)
 
 
-def _rate(interval: dict[str, Any]) -> str:
-    return f"{interval['mean']:.1%}"
+def _check_folder(folder: Path) -> None:
+    """Refuse a file as a folder before anybody is asked."""
+    from iterpo.errors import ConfigError
+
+    if next((p for p in (folder, *folder.parents) if p.exists()), folder).is_file():
+        raise ConfigError(f"{folder} lies at a file, or below one; name another folder with --out")
 
 
-def _difference(interval: dict[str, Any]) -> str:
-    low, high = (f"{100 * v:+.1f}" if v is not None else "?" for v in _ends(interval))
-    return f"{100 * interval['mean']:+.1f} [{low}, {high}]"
-
-
-def _ends(interval: dict[str, Any]) -> tuple[float | None, float | None]:
-    return interval["low"], interval["high"]
-
-
-def _two(before: float | None, after: float | None) -> str:
-    return " > ".join("-" if v is None else f"{v:.2f}" for v in (before, after))
-
-
-def _direction(by_run: Sequence[float | None]) -> str:
-    """How many runs moved the way that most of them did."""
-    known = [d for d in by_run if d is not None]
-    most = max(sum(d > 0 for d in known), sum(d < 0 for d in known))
-    return f"{most} of {len(known)}"
+def _in_options(message: str) -> str:
+    for key, option in _ADVICE:
+        message = message.replace(key, option)
+    return message

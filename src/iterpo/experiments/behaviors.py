@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Any
 
 from iterpo import environments
-from iterpo.domain import Conversation, Split
+from iterpo.domain import Conversation, Split, derive
 from iterpo.errors import ConfigError, DataError
-from iterpo.experiments.asking import ANSWERS, Progress, ask, question_key
 from iterpo.experiments.codebooks import codebooks
+from iterpo.experiments.judged import JudgeDesk, judged
 from iterpo.experiments.kernels import draw_scenarios
 from iterpo.experiments.results import RunFacts
-from iterpo.experiments.speakers import Served
 from iterpo.measure.behavior import BEHAVIOURS, Codebook, Coder, Codes, code, coders
-from iterpo.measure.judging import question, read_answer
 from iterpo.measure.returns import scored
 from iterpo.measure.shifts import Coded, Shift, cohens_kappa, shared_kernels, shift
 from iterpo.store import read_conversations
 
-__all__ = ["JudgeDesk", "behaviour_shifts"]
+__all__ = ["behaviour_shifts"]
 
 _EXAMPLES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeDesk:
-    """Who is asked what no rule can say, and where the answers lie."""
-
-    judge: Served
-    """A served model."""
-    folder: Path
-    """Where questions and raw answers are kept; a later call finds them there."""
-    progress: Progress | None = None
-    """Told after each answer."""
+_SAID_BY = {
+    (True, True): "both",
+    (True, False): "rule_only",
+    (False, True): "judge_only",
+    (False, False): "neither",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +46,7 @@ def behaviour_shifts(
     split: Split = Split.HELDOUT,
     round_: int | None = None,
     desk: JudgeDesk | None = None,
+    kernels: int | None = None,
 ) -> dict[str, Any]:
     """Code round 0 and the best round of runs of one game, and compare them kernel by kernel.
 
@@ -62,47 +55,57 @@ def behaviour_shifts(
         split: Whose conversations.
         round_: The later round; None takes the best one of each run.
         desk: A judge for what no rule can say; None leaves those behaviours out.
+        kernels: Compare a sample of so many kernels, which is a part of every larger one; None
+            takes all that both rounds have played.
 
     Returns:
         JSON values: ``rows`` (a ``Shift`` for each behaviour and coder), ``coding`` (who codes what
-        in this game), ``examples``, ``judge`` and counts.
+        in this game), ``needs_judge`` (what has no row of a judge that could code it), ``examples``
+        of the rows in their order, ``judge`` (as ``judged`` tells) and counts.
 
     Raises:
         ConfigError: if the runs are of different games, or a round is not there.
         BatchError: if the rounds share no kernel.
-        EndpointError: if the judge can't be reached.
+        ArtifactError, ResumeError, StorageFullError: as ``asking.ask``.
     """
-    games = {run.plan.environment.name for run in runs}
-    if len(games) != 1:
-        raise ConfigError(f"the runs are of {', '.join(sorted(games)) or 'no game'}; give one game")
+    game = _game(runs)
     rounds = [_later_round(run, round_) for run in runs]
     logged = list(_talks(runs, rounds, split))
     kept = set(map(id, scored([t.conversation for t in logged])))
-    talks = [t for t in logged if id(t.conversation) in kept]
+    usable = [t for t in logged if id(t.conversation) in kept]
+    shared = _drawn(usable)
+    chosen = shared[:kernels]
+    talks = [t for t in usable if t.conversation.kernel_id in set(chosen)]
     book = talks[0].codebook
-    shared_kernels(*([t.conversation for t in talks if t.after is s] for s in (False, True)))
-    by_rule = [dict(code(t.conversation, t.codebook)) for t in talks]
-    by_judge, told = _judged(talks, desk) if desk else ([None] * len(talks), None)
-    rows = []
-    for behaviour in BEHAVIOURS:
-        who: tuple[Coder, ...] = coders(behaviour, book)
-        for coder, codes in (("rule", by_rule), ("judge", by_judge)):
-            if coder in who and (row := _row(behaviour.name, talks, codes)):
-                rows.append({"by": coder, **row})
-        if len(who) == 2 and desk:
-            rows[-1]["kappa"] = _kappa(behaviour.name, by_rule, by_judge)
+    by_rule: list[Codes | None] = [dict(code(t.conversation, t.codebook)) for t in talks]
+    by_judge: list[Codes | None] = [None] * len(talks)
+    told = None
+    if desk:
+        asked = [(t.conversation, t.codebook) for t in talks]
+        by_judge, told = judged(asked, desk, _in_pairs(talks, chosen))
+    who = {b.name: coders(b, book) for b in BEHAVIOURS}
+    rows = list(_rows(talks, who, by_rule, by_judge))
     return {
-        "environment": games.pop(),
+        "environment": game,
         "runs": [str(run.folder) for run in runs],
         "split": split.value,
         "rounds": rounds,
         "conversations": [sum(t.after is after for t in talks) for after in (False, True)],
-        "left_out": len(logged) - len(talks),
-        "coding": {b.name: list(coders(b, book)) for b in BEHAVIOURS},
+        "kernels": {"compared": len(chosen), "shared": len(shared)},
+        "left_out": len(logged) - len(usable),
+        "coding": {name: list(by) for name, by in who.items()},
+        "needs_judge": _waiting(who, rows, asked=desk is not None),
         "judge": told,
         "rows": rows,
         "examples": _examples(talks, by_rule, by_judge),
     }
+
+
+def _game(runs: Sequence[RunFacts]) -> str:
+    games = {run.plan.environment.name for run in runs}
+    if len(games) != 1:
+        raise ConfigError(f"the runs are of {', '.join(sorted(games)) or 'no game'}; give one game")
+    return games.pop()
 
 
 def _later_round(run: RunFacts, round_: int | None) -> int:
@@ -136,38 +139,48 @@ def _talks(runs: Sequence[RunFacts], rounds: Sequence[int], split: Split) -> Ite
                 yield _Talk(k, after, c, books[c.kernel_id])
 
 
-def _judged(talks: Sequence[_Talk], desk: JudgeDesk) -> tuple[list[Codes | None], dict[str, Any]]:
-    """Codes of a judge, None where its answer is missing or unreadable, and what was asked."""
-    questions = [question(t.conversation, t.codebook) for t in talks]
-    path = desk.folder / ANSWERS
-    answers = ask(path, [q for q in questions if q.messages], desk.judge, desk.progress)
-    out: list[Codes | None] = []
-    unreadable: list[str] = []
-    for asked in questions:
-        if not asked.messages:  # the agent never spoke: there is nothing to ask about
-            out.append(dict.fromkeys(asked.behaviours, ()))
-            continue
-        text = answers.raw.get(question_key(asked, desk.judge))
-        try:
-            out.append(None if text is None else read_answer(text, asked))
-        except DataError as error:
-            unreadable.append(str(error))
-            out.append(None)
-    return out, {
-        "model": desk.judge.endpoint.model,
-        "sampling": asdict(desk.judge.sampling),
-        "answers": str(path),
-        "conversations": len(out),
-        "coded": sum(c is not None for c in out),
-        "unreadable": len(unreadable),
-        "first_unreadable": unreadable[0] if unreadable else "",
-        "asked_now": answers.asked,
-        "failed": answers.failed,
-        "first_failure": answers.why,
-    }
+def _drawn(talks: Sequence[_Talk]) -> list[str]:
+    """Kernels that both rounds have played, in an order that has to do with nothing else."""
+    sides = ([t.conversation for t in talks if t.after is side] for side in (False, True))
+    return sorted(shared_kernels(*sides), key=lambda kernel: derive("behaviour", kernel))
 
 
-def _row(name: str, talks: Sequence[_Talk], codes: Sequence[Codes | None]) -> dict[str, Any] | None:
+def _in_pairs(talks: Sequence[_Talk], kernels: Sequence[str]) -> list[int]:
+    """Indices kernel by kernel, both rounds in turn: whoever stops early has pairs to compare."""
+    at: dict[tuple[str, bool], list[int]] = {(k, s): [] for k in kernels for s in (False, True)}
+    for i, t in enumerate(talks):
+        at[t.conversation.kernel_id, t.after].append(i)
+    turns = (chain(*zip_longest(at[k, False], at[k, True])) for k in kernels)
+    return [i for i in chain(*turns) if i is not None]
+
+
+def _rows(
+    talks: Sequence[_Talk],
+    who: Mapping[str, tuple[Coder, ...]],
+    by_rule: Sequence[Codes | None],
+    by_judge: Sequence[Codes | None],
+) -> Iterator[dict[str, Any]]:
+    """A row for each behaviour and coder; a judge's tells how far a rule agrees."""
+    for name, named in who.items():
+        if "rule" in named and (row := _row(name, "rule", talks, by_rule)):
+            yield row
+        if "judge" in named and (row := _row(name, "judge", talks, by_judge)):
+            both = {"kappa": _kappa(name, by_rule, by_judge)} if "rule" in named else {}
+            yield {**row, **both}
+
+
+def _waiting(
+    who: Mapping[str, Sequence[Coder]], rows: Sequence[Mapping[str, Any]], *, asked: bool
+) -> list[str]:
+    """What has no row of a judge: all that it could code, or, unasked, what nobody else can."""
+    had = {row["behaviour"] for row in rows if row["by"] == "judge"}
+    missing = [name for name, by in who.items() if "judge" in by and name not in had]
+    return [name for name in missing if asked or "rule" not in who[name]]
+
+
+def _row(
+    name: str, coder: Coder, talks: Sequence[_Talk], codes: Sequence[Codes | None]
+) -> dict[str, Any] | None:
     """The shift of a behaviour over all runs, and in each of them; None if no kernel is coded."""
 
     def over(run: int | None) -> Shift | None:
@@ -184,18 +197,21 @@ def _row(name: str, talks: Sequence[_Talk], codes: Sequence[Codes | None]) -> di
     if pooled is None:
         return None
     each = [over(k) for k in sorted({t.run for t in talks})]
-    return {**pooled.to_dict(), "by_run": [s.difference.mean if s else None for s in each]}
+    by_run = [s.difference.mean if s else None for s in each]
+    return {"by": coder, **pooled.to_dict(), "by_run": by_run}
 
 
-def _kappa(name: str, by_rule: Sequence[Codes], by_judge: Sequence[Codes | None]) -> dict[str, Any]:
+def _kappa(
+    name: str, by_rule: Sequence[Codes | None], by_judge: Sequence[Codes | None]
+) -> dict[str, Any]:
     """How far rule and judge agree on which conversations show a behaviour."""
     pairs = [
         (bool(r[name]), bool(j[name]))
         for r, j in zip(by_rule, by_judge, strict=True)
-        if j is not None
+        if r is not None and j is not None
     ]
     value = cohens_kappa([r for r, _ in pairs], [j for _, j in pairs])
-    counts = Counter(("rule" if r else "") + ("judge" if j else "") or "neither" for r, j in pairs)
+    counts = Counter(_SAID_BY[pair] for pair in pairs)
     return {"kappa": value, "conversations": len(pairs), "said_by": dict(sorted(counts.items()))}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from iterpo.agents.scripted import bargaining
@@ -16,6 +17,7 @@ from iterpo.environments.issues import Issue, IssueBargain
 from iterpo.environments.job_interview import JobInterview
 from iterpo.environments.partitions import PartitionBargain
 from iterpo.environments.ultimatum import SplitBargain
+from iterpo.experiments.legends import legend
 from iterpo.measure.behavior import Codebook, Terms
 from iterpo.measure.plain_words import Private
 
@@ -40,7 +42,11 @@ def codebook(environment: Environment, scenario: Scenario) -> Codebook | None:
     """
     if not bargaining(environment):
         return None
-    bargain = cast(Any, environment).bargain(scenario)
+    book = _of(cast(Any, environment).bargain(scenario), environment, scenario)
+    return None if book is None else replace(book, legend=legend(environment))
+
+
+def _of(bargain: Any, environment: Environment, scenario: Scenario) -> Codebook | None:
     if isinstance(bargain, PartitionBargain):
         return _of_partition(bargain)
     if isinstance(bargain, IssueBargain):

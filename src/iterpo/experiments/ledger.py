@@ -122,14 +122,18 @@ def has_work(folder: Path) -> bool:
     return is_sealed(folder / "preflight") or any(folder.glob("round-*"))
 
 
-def hold(folder: Path) -> IO[bytes]:
+def hold(folder: Path, name: str = _LOCK) -> IO[bytes]:
     """The lock of a folder, held until the file is closed.
+
+    Args:
+        folder: Made if absent.
+        name: Its file; work of another kind in the same folder has a lock of its own.
 
     Raises:
         ResumeError: if another process has it, and keeps it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = (folder / _LOCK).open("ab")
+    lock = (folder / name).open("ab")
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:

@@ -47,6 +47,8 @@ class Codebook:
     """What the opening asks for, where it names terms."""
     rounding: float | None = None
     """Half a step to which people round the amount at stake; None where terms are no amount."""
+    legend: str = ""
+    """What somebody must be told who reads the messages and does not know the game."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ BEHAVIOURS: tuple[Behaviour, ...] = (
     ),
     Behaviour(
         "splits_difference",
-        "offers a point about halfway between its own last position and the other side's",
+        "offers a point about halfway between its own last position and the other side's: off the "
+        "middle by at most 5% of the distance between the two",
         "offers",
         _BOTH,
     ),

@@ -41,9 +41,9 @@ class Shift:
     after: Interval
     """The same at the later round."""
     difference: Interval
-    """after - before, paired by kernel, each kernel weighing the same."""
+    """after - before, paired by kernel, each kernel weighing the same; within [-1, 1]."""
     count_before: Interval
-    """Times a conversation."""
+    """Times a conversation; no interval of it goes below 0."""
     count_after: Interval
     """The same at the later round."""
     per_turn_before: float | None
@@ -68,10 +68,7 @@ def shift(behaviour: str, before: Sequence[Coded], after: Sequence[Coded]) -> Sh
         [c for c in side if c.conversation.kernel_id in shared] for side in (before, after)
     )
     rates = [_rate(behaviour, side) for side in (first, last)]
-    counts = [
-        mean_interval([float(len(c.codes[behaviour])) for c in side], _kernels(side))
-        for side in (first, last)
-    ]
+    counts = [_count(behaviour, side) for side in (first, last)]
     shown = [[float(bool(c.codes[behaviour])) for c in side] for side in (first, last)]
     difference = paired_difference((shown[1], _kernels(last)), (shown[0], _kernels(first)))
     assert difference is not None  # noqa: S101  - shared kernels were checked above
@@ -79,7 +76,7 @@ def shift(behaviour: str, before: Sequence[Coded], after: Sequence[Coded]) -> Sh
         behaviour,
         rates[0],
         rates[1],
-        _widened(difference, *rates),
+        _within(-1.0, 1.0, _widened(difference, *rates)),
         counts[0],
         counts[1],
         _per_turn(behaviour, first),
@@ -127,6 +124,11 @@ def _rate(behaviour: str, side: Sequence[Coded]) -> Interval:
     return proportion_interval([bool(c.codes[behaviour]) for c in side], _kernels(side))
 
 
+def _count(behaviour: str, side: Sequence[Coded]) -> Interval:
+    times = [float(len(c.codes[behaviour])) for c in side]
+    return _within(0.0, math.inf, mean_interval(times, _kernels(side)))
+
+
 def _per_turn(behaviour: str, side: Sequence[Coded]) -> float | None:
     turns = sum(len(action_indices(c.conversation.turns)) for c in side)
     return sum(len(c.codes[behaviour]) for c in side) / turns if turns else None
@@ -141,5 +143,11 @@ def _widened(difference: Interval, before: Interval, after: Interval) -> Interva
         return difference
     below = math.hypot(after.mean - after.low, before.high - before.mean)
     above = math.hypot(after.high - after.mean, before.mean - before.low)
-    low, high = max(-1.0, difference.mean - below), min(1.0, difference.mean + above)
-    return replace(difference, low=low, high=high)
+    return replace(difference, low=difference.mean - below, high=difference.mean + above)
+
+
+def _within(least: float, most: float, interval: Interval) -> Interval:
+    """The same interval, with ends that the number can have; a single kernel's stay open."""
+    if interval.clusters < 2:
+        return interval
+    return replace(interval, low=max(least, interval.low), high=min(most, interval.high))

@@ -42,10 +42,12 @@ def behaviour_table(found: Mapping[str, Any], number: int) -> Table:
     rows = []
     for row in found["rows"]:
         before, after = (float(row[k]["mean"]) for k in ("before", "after"))
-        kappa = (row.get("kappa") or {}).get("kappa")
-        agreement = None if kappa is None else float(kappa)
+        kappa = row.get("kappa") or {}
+        agreement = None if kappa.get("kappa") is None else float(kappa["kappa"])
         who = (str(row["behaviour"]), str(row["by"]))
-        rows.append((*who, before, after, _interval(row["difference"]), agreement))
+        basis = (_whole(row["difference"].get("clusters")), _whole(row["difference"].get("n")))
+        rates = (before, after, _interval(row["difference"]))
+        rows.append((*who, *basis, *rates, agreement, _whole(kappa.get("conversations"))))
     later = ", ".join(map(str, dict.fromkeys(found["rounds"])))
     before_n, after_n = found["conversations"]
     return Table(
@@ -54,16 +56,52 @@ def behaviour_table(found: Mapping[str, Any], number: int) -> Table:
         (
             Column("behaviour"),
             Column("coded by"),
+            Column("kernels", "count"),
+            Column("conversations", "count"),
             Column("round 0", "share"),
             Column(f"round {later}", "share"),
             Column("difference [95%]", "difference"),
             Column("kappa", "number"),
+            Column("kappa over", "count"),
         ),
         tuple(rows),
-        f"Share of conversations that show it: {before_n} at round 0, {after_n} later; the "
-        "difference is paired by kernel. Kappa is the agreement of rule and judge beyond chance.",
+        f"Share of conversations that show it, of {before_n} at round 0 and {after_n} later; a row "
+        "rests on the kernels and conversations that are told in it. The difference is paired by "
+        "kernel. Kappa is the agreement of rule and judge beyond chance, over the conversations "
+        f"that both coded. {_judge(found.get('judge'))}{_waiting(found)}",
         rules=by_first(rows),
     )
+
+
+def _judge(told: Mapping[str, Any] | None) -> str:
+    """Who judged, and how much of it was had."""
+    if not told:
+        return "Nobody was asked as a judge."
+    counts = {
+        "coded": "conversations coded",
+        "unreadable": "unreadable",
+        "cut": "of these cut off",
+        "not_had": "not had",
+    }
+    had = [f"{told[key]} {text}" for key, text in counts.items() if told.get(key) is not None]
+    at = f" at {told['url']}" if told.get("url") else ""
+    warning = (
+        f" All {told['identical']} answers are the same text: perhaps it did not read the "
+        "conversations."
+        if told.get("identical")
+        else ""
+    )
+    of = f", of {told['conversations']} conversations" if told.get("conversations") else ""
+    return f"The judge is {told.get('model')}{at}: {', '.join(had)}{of}.{warning}"
+
+
+def _waiting(found: Mapping[str, Any]) -> str:
+    names = found.get("needs_judge")
+    return f" Needs a judge, so it has no row of one: {', '.join(names)}." if names else ""
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _interval(told: Mapping[str, Any]) -> Interval:
@@ -79,9 +117,7 @@ def _interval(told: Mapping[str, Any]) -> Interval:
 
 
 def examples(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Quoted messages of a result, a row each."""
-    return [
-        {"behaviour": name, **quoted}
-        for name, several in (found.get("examples") or {}).items()
-        for quoted in several
-    ]
+    """Quoted messages of a result, a row each, in the order of the table."""
+    told = found.get("examples") or {}
+    order = dict.fromkeys([*(str(row["behaviour"]) for row in found["rows"]), *told])
+    return [{"behaviour": name, **quoted} for name in order for quoted in told.get(name, ())]
