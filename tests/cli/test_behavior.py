@@ -48,12 +48,21 @@ def fill(folder: Path, i: int, played: list[Conversation]) -> None:
     seal(place, "deploy", facts)
 
 
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs whose conversations are put in later, as running takes longer than copying."""
+    folder = tmp_path_factory.mktemp("played")
+    for name, n in (("ji", 2), ("broad", 12)):
+        settings = ["environment.name=job_interview", f"heldout.scenarios={n}", "rounds=1"]
+        run_plan(load_plan("smoke", settings), folder / name, execute=fake_phase)
+    return folder
+
+
 @pytest.fixture
-def interviews(tmp_path: Path) -> Path:
+def interviews(tmp_path: Path, played: Path) -> Path:
     """Round 0 never gives way; round 1, the best, does on the salary in 3 of 4 conversations."""
     folder = tmp_path / "runs" / "ji"
-    settings = ["environment.name=job_interview", "heldout.scenarios=2", "rounds=1"]
-    run_plan(load_plan("smoke", settings), folder, execute=fake_phase)
+    shutil.copytree(played / "ji", folder)
     kernels = [s.kernel_id for s in GAME.scenarios(Split.HELDOUT, 2)]
     fill(folder, 0, [talk(k, 0, r, 30) for k in kernels for r in range(2)])
     after = [talk(k, 1, r, 30, 40) for k in kernels for r in range(2)]
@@ -181,7 +190,8 @@ def test_a_judge_that_codes_nothing_is_told_and_the_rules_stand(
     stored = (interviews / "behavior" / "behavior.json").read_text()
     found = json.loads(stored)
     assert {by for _, by in rows(found)} == {"rule"}
-    assert "asks_priorities" in found["needs_judge"]
+    # also what a rule codes, too, since its row of the judge is not there
+    assert {"asks_priorities", "targeted_concession"} <= set(found["needs_judge"])
     assert not any("kappa" in row for row in found["rows"])
     assert (found["judge"]["coded"], found["judge"]["not_had"]) == (0, 8)
     assert not PLAN_KEYS.search(found["judge"]["first_failure"] + result.output)
@@ -203,27 +213,24 @@ def test_the_options_reach_the_server(interviews: Path, call: Call) -> None:
         assert "seed" not in body
 
 
-def many_kernels(folder: Path, n: int, salary: int = 20) -> list[str]:
-    """One conversation a kernel and round, all of them different."""
-    kernels = [s.kernel_id for s in GAME.scenarios(Split.HELDOUT, n)]
-    for i in (0, 1):
-        fill(folder, i, [talk(k, i, 0, salary + 2 * j + i) for j, k in enumerate(kernels)])
-    return kernels
-
-
 @pytest.fixture
-def broad(tmp_path: Path) -> Path:
-    """Twelve kernels, on which the rounds differ."""
+def broad(tmp_path: Path, played: Path) -> Path:
+    """Twelve kernels with one conversation a round, all of them different."""
     folder = tmp_path / "runs" / "broad"
-    settings = ["environment.name=job_interview", "heldout.scenarios=12", "rounds=1"]
-    run_plan(load_plan("smoke", settings), folder, execute=fake_phase)
-    many_kernels(folder, 12)
+    shutil.copytree(played / "broad", folder)
+    kernels = [s.kernel_id for s in GAME.scenarios(Split.HELDOUT, 12)]
+    for i in (0, 1):
+        fill(folder, i, [talk(k, i, 0, 20 + 2 * j + i) for j, k in enumerate(kernels)])
     return folder
 
 
 def blind(asked: Asked) -> str:
     """Finds nothing anywhere."""
     return json.dumps({key: [] for key in FORM.findall(str(asked.body["messages"]))})
+
+
+def read_kept(folder: Path) -> list[str]:
+    return (folder / "behavior" / "judge.jsonl").read_text().splitlines()
 
 
 def test_a_sample_of_kernels_is_the_same_at_both_rounds(broad: Path, call: Call) -> None:
@@ -237,9 +244,12 @@ def test_a_sample_of_kernels_is_the_same_at_both_rounds(broad: Path, call: Call)
     for row in few["rows"]:
         assert (row["difference"]["clusters"], row["before"]["n"], row["after"]["n"]) == (4, 4, 4)
     assert more["judge"]["asked_now"] == 4
-    first = {s.kernel_id for s in GAME.scenarios(Split.HELDOUT, 4)}
-    drawn = {e["kernel_id"] for shown in more["examples"].values() for e in shown}
-    assert drawn - first, "a sample, not whatever comes first"
+    names = [s.kernel_id for s in GAME.scenarios(Split.HELDOUT, 12)]
+    prompts = [json.loads(line)["prompt"] for line in read_kept(broad)]
+    drawn = {(int(re.findall(r"Salary=(\d+)", p)[0]) - 20) // 2 for p in prompts}
+    assert len(drawn) == 6
+    for first in (names[:6], sorted(names)[:6]):
+        assert drawn != set(map(names.index, first)), "a sample, not whatever comes first"
     shown = call("behavior", broad, "--kernels", "4").stdout
     assert "4 and 4 conversations on 4 of 12 kernels (a sample)" in shown
 
@@ -264,6 +274,22 @@ def test_who_dies_in_the_middle_leaves_pairs(broad: Path, call: Call) -> None:
     assert (again["coded"], again["not_had"], again["asked_now"]) == (24, 0, 17)
 
 
+def test_both_rounds_of_a_kernel_are_asked_about_in_turn(interviews: Path, call: Call) -> None:
+    kernels = [s.kernel_id for s in GAME.scenarios(Split.HELDOUT, 2)]
+    for i in (0, 1):
+        talks = [
+            talk(k, i, r, 20 + 10 * j + 2 * r + i) for j, k in enumerate(kernels) for r in (0, 1, 2)
+        ]
+        fill(interviews, i, talks)
+    with ChatServer(blind) as server:
+        spec = ("--judge", f"{server.base_url}#wise", "--concurrency", "1")
+        assert call("behavior", interviews, *spec).exit_code == 0
+    said = [str(a.body["messages"]) for a in server.asked]
+    salaries = [int(re.findall(r"Salary=(\d+)", prompt)[0]) for prompt in said]
+    assert sorted(salaries[:6]) in (list(range(20, 26)), list(range(30, 36)))  # one kernel first
+    assert [s % 2 for s in salaries] == [0, 1] * 6
+
+
 def test_equal_answers_to_all_questions_are_told(broad: Path, call: Call) -> None:
     with ChatServer(blind) as server:
         spec = ("--judge", f"{server.base_url}#wise")
@@ -281,6 +307,10 @@ def test_a_judge_that_repeats_the_form_codes_nothing(broad: Path, call: Call) ->
         result = call("behavior", broad, "--judge", f"{server.base_url}#wise")
     assert result.exit_code == 1
     assert "0 of 24 conversations coded, 24 unreadable, 0 not had" in result.stdout
+    again = call("behavior", broad, "--judge", f"{server.base_url}#wise", "--json")
+    assert again.exit_code == 1
+    assert "the judge coded nothing; what the rules say stands. no JSON object" in again.stderr
+    assert json.loads(again.stdout)["judge"]["asked_now"] == 0
 
 
 def test_what_was_cut_off_is_called_so(interviews: Path, call: Call) -> None:

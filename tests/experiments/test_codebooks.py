@@ -360,6 +360,7 @@ def test_the_judge_is_told_how_to_read_a_game(
     prompt = question(conversation, codebook(env, scenario)).prompt
     assert told in prompt
     assert "is a proposal until the other side agrees" in prompt
+    assert ("\\boxed{ACCEPT}" in prompt) is not ("by a box with the same terms" in prompt)
     assert ("the agent was told" in prompt.split("\nEND\n")[1]) is (style == "compact")
 
 

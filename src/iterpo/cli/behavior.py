@@ -136,14 +136,14 @@ def command(
         if kept:
             say(f"the result is {folder / RESULT}")
     if asked:
-        _check_coded(found["judge"])
+        _check_coded(found["judge"], told=not as_json)
 
 
-def _check_coded(told: Mapping[str, Any]) -> None:
+def _check_coded(judge: Mapping[str, Any], *, told: bool) -> None:
     """End with exit status 1 where everything that was asked about is uncoded."""
-    if told["coded"] == told["silent"] < told["conversations"]:
-        why = told["first_failure"] or told["first_unreadable"]
-        remark(f"iterpo: the judge coded nothing; what the rules say stands. {why}".rstrip())
+    if judge["coded"] == judge["silent"] < judge["conversations"]:
+        why = "" if told else f" {judge['first_failure'] or judge['first_unreadable']}"
+        remark(f"iterpo: the judge coded nothing; what the rules say stands.{why}")
         raise typer.Exit(1)
 
 

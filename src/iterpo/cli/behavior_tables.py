@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from iterpo.cli.output import number, print_table, remark, say
+from iterpo.cli.output import print_table, remark, say
 
 __all__ = ["print_behaviours"]
 
@@ -35,13 +35,14 @@ def print_behaviours(found: Mapping[str, Any]) -> None:
     print_table(
         f"{found['environment']}, {found['split']}: {talks} conversations on "
         f"{kernels['compared']} of {kernels['shared']} kernels{sample}",
-        (*columns, "runs alike") if several else columns,
+        (*columns, "alike") if several else columns,
         rows,
     )
     say(
         "kernels (n): what a row rests on, conversations before + after; pi_0 and the later "
         "policy: share of conversations; a talk, a turn: how often, before > after; kappa (n): "
         "agreement of rule and judge beyond chance, on n conversations that both coded"
+        + ("; alike: how many runs moved the way that most did" if several else "")
     )
     _print_examples(found["examples"], later)
     _remarks(found)
@@ -122,11 +123,14 @@ def _difference(interval: Mapping[str, Any]) -> str:
 
 
 def _two(before: float | None, after: float | None) -> str:
-    return " > ".join("-" if v is None else f"{v:.2f}" for v in (before, after))
+    return ">".join("-" if v is None else f"{v:.2f}" for v in (before, after))
 
 
 def _kappa(told: Mapping[str, Any] | None) -> str:
-    return f"{number(told['kappa'])} ({told['conversations']})" if told else "-"
+    if not told:
+        return "-"
+    value = "-" if told["kappa"] is None else f"{told['kappa']:.2f}"
+    return f"{value} ({told['conversations']})"
 
 
 def _direction(by_run: Sequence[float | None]) -> str:

@@ -90,7 +90,8 @@ def legend(environment: Environment) -> str:
     box = (
         "The first box closes the deal. "
         if closing == "unilateral"
-        else "A box (\\boxed{AGREED: ...}) is a proposal until the other side agrees to it. "
+        else "A box (\\boxed{AGREED: ...}) is a proposal until the other side agrees to it"
+        + (". " if kind in (DealOrNoDeal, Casino) else ", by a box with the same terms. ")
     )
     short = _SHORT[kind] if options.prompt_style == "compact" else ""
     return f"{box}{_RULES[kind].strip()} {short}".strip()
