@@ -157,21 +157,19 @@ def test_unreadable_answers_are_counted_and_never_guessed(interviews: Path, call
     assert by[("targeted_concession", "judge")]["kappa"]["conversations"] == 5
 
 
-PLAN_KEYS = re.compile(
-    r"retries|extra_body|max_new_tokens|base_url|api_key_env|timeout_s|raise concurrency"
-)
-
-
 @pytest.mark.parametrize(
     ("sent", "advice"),
     [
-        (Sent("boom", 500), "raise --timeout or lower --concurrency"),
-        (Sent({"error": {"message": "too long"}}, 400), "lower --max-tokens"),
-        (Sent("who?", 404), "check the address (it usually ends in /v1)"),
-        (Sent("key?", 401), "set the environment variable OPENAI_API_KEY"),
-        (Sent("", 307, {"location": "http://x/v1"}), "give the final address with --judge"),
-        (Sent(completion("", finish="length")), "raise --max-tokens, or switch the reasoning off"),
-        (Sent(completion("", finish="content_filter")), "name another model with --judge"),
+        (Sent("boom", 500), "look at the server"),
+        (Sent({"error": {"message": "too long"}}, 400), "correct the setting that it names"),
+        (Sent("who?", 404), "check base_url (it usually ends in /v1)"),
+        (Sent("key?", 401), "the server wants another key"),
+        (Sent("", 307, {"location": "http://x/v1"}), "give the final address as base_url"),
+        (
+            Sent(completion("", finish="length")),
+            "raise max_new_tokens, or switch",
+        ),
+        (Sent(completion("", finish="content_filter")), "take another model"),
         (Sent("late", delay_s=5), "no answer within 0.1 s"),
     ],
     ids=lambda x: f"{x.status}-{x.delay_s}" if isinstance(x, Sent) else None,
@@ -194,7 +192,7 @@ def test_a_judge_that_codes_nothing_is_told_and_the_rules_stand(
     assert {"asks_priorities", "targeted_concession"} <= set(found["needs_judge"])
     assert not any("kappa" in row for row in found["rows"])
     assert (found["judge"]["coded"], found["judge"]["not_had"]) == (0, 8)
-    assert not PLAN_KEYS.search(found["judge"]["first_failure"] + result.output)
+    assert "call_timeout_s is --timeout, max_new_tokens is --max-tokens" in result.stderr
 
 
 def test_the_options_reach_the_server(interviews: Path, call: Call) -> None:
@@ -391,8 +389,11 @@ def test_several_seeds_are_pooled_and_their_direction_told(interviews: Path, cal
         (["--split", "dev"], "accepted: train, heldout"),
         (["--judge", "nano"], "accepted: a served model as URL#MODEL"),
         (["--judge", "http://localhost:1/v1"], "names no model"),
-        (["--judge", "http://me:secret@x/v1#m"], "--judge: holds a user name or password"),
-        (["--judge", "http://me:secret@x/v1#m"], "into the environment variable OPENAI_API_KEY"),
+        (
+            ["--judge", "http://me:secret@x/v1#m"],
+            "--judge: base_url: holds a user name or password",
+        ),
+        (["--judge", "http://me:secret@x/v1#m"], "the key is read from OPENAI_API_KEY"),
         (["--concurrency", "0"], "should be greater than or equal to"),
         (["--timeout", "0"], "should be greater than or equal to"),
         (["--max-tokens", "0"], "should be greater than or equal to"),

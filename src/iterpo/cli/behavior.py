@@ -27,27 +27,11 @@ EXAMPLES = examples(
     "--timeout 600",
 )
 _RETRIES = 3
-_ADVICE = (
-    (
-        "look at the server, or raise retries",
-        "look at the server, raise --timeout or lower --concurrency",
-    ),
-    (
-        "correct the setting that it names (extra_body can add fields or leave out seed)",
-        "if it is about length, lower --max-tokens, or serve the model with a longer context",
-    ),
-    ("check base_url (it usually ends in /v1)", "check the address (it usually ends in /v1)"),
-    ("give the final address as base_url", "give the final address with --judge"),
-    (
-        "reword the environment's prompts or take another model",
-        "name another model with --judge",
-    ),
-    ("the environment variable that api_key_env names", "the environment variable OPENAI_API_KEY"),
-    ("base_url: ", "--judge: "),
-    ("call_timeout_s: ", "--timeout: "),
-    ("max_new_tokens", "--max-tokens"),
+_HERE = (
+    "(In this command base_url is the address in --judge, call_timeout_s is --timeout, "
+    "max_new_tokens is --max-tokens, concurrency is --concurrency, and the key is read from "
+    "OPENAI_API_KEY; other keys that a message names belong to plans.)"
 )
-"""What messages say about keys of a plan, and what does the same here."""
 
 
 Judge = Annotated[
@@ -125,8 +109,6 @@ def command(
 
         desk = JudgeDesk(asked, folder, progress) if asked else _earlier(folder)
         found = behaviour_shifts(facts, where, round_, desk, kernels)
-    if found["judge"]:
-        found["judge"]["first_failure"] = _in_options(found["judge"]["first_failure"])
     if kept:
         write_atomic(folder / RESULT, json.dumps(found, indent=1, sort_keys=True) + "\n")
     if as_json:
@@ -136,6 +118,8 @@ def command(
         if kept:
             say(f"the result is {folder / RESULT}")
     if asked:
+        if found["judge"]["first_failure"]:
+            remark(_HERE)
         _check_coded(found["judge"], told=not as_json)
 
 
@@ -170,7 +154,7 @@ def _judge(spec: str, concurrency: int, timeout_s: float, max_tokens: int) -> Se
             )
             return replace(judge, endpoint=endpoint)
     except ConfigError as error:
-        raise ConfigError(_in_options(str(error))) from error
+        raise ConfigError(f"--judge: {error}\n{_HERE}") from error
     raise ConfigError(
         f"--judge is {spec!r}; accepted: a served model as URL#MODEL, such as "
         "http://localhost:8000/v1#qwen"
@@ -205,9 +189,3 @@ def _check_folder(folder: Path) -> None:
 
     if next((p for p in (folder, *folder.parents) if p.exists()), folder).is_file():
         raise ConfigError(f"{folder} lies at a file, or below one; name another folder with --out")
-
-
-def _in_options(message: str) -> str:
-    for key, option in _ADVICE:
-        message = message.replace(key, option)
-    return message
