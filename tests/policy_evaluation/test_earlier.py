@@ -224,5 +224,5 @@ def test_a_refused_round_adds_nothing_and_is_told(backbone, talk) -> None:
     ("field", "value"), [("pool_rounds", -1), ("pool_max_weight", 0.5), ("pool_min_ess", 1.5)]
 )
 def test_impossible_settings_are_refused_by_name(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"{field} is {value}; it must"):
+    with pytest.raises(ConfigError, match=rf"{field}: given {value}; accepted"):
         QConfig(**{field: value})

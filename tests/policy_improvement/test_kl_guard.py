@@ -165,10 +165,10 @@ def test_the_weight_grows_with_the_distance_and_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kl_target": 0.0}, "kl_target is 0.0"),
+        ({"kl_target": 0.0}, "kl_target: given 0.0"),
         ({"kl_target": 1.0, "kl_stop": 1.0}, "above the target"),
         ({"kl_stop": 1.0, "kl_share": 0.0}, "kl_share is 0"),
-        ({"entropy_bonus": -1.0}, "entropy_bonus is -1.0"),
+        ({"entropy_bonus": -1.0}, "entropy_bonus: given -1.0"),
     ],
 )
 def test_guards_that_can_not_hold_are_refused(
