@@ -94,6 +94,13 @@ def test_only_games_that_all_have_played_count() -> None:
     assert overview(study(failed), "third") is not None, "pi_0 of a failed reference is not there"
 
 
+def test_a_fixed_agent_that_has_not_played_all_games_leaves_ranks_alone() -> None:
+    found = overview(study({"g": SCORES["g"] | FIXED, "h": SCORES["h"]}), "oracle")
+    assert found is not None
+    assert found.games == ("g", "h")
+    assert {r.difference for r in found.rows} == {None}
+
+
 def test_without_j_star_ranks_remain() -> None:
     stars: dict[str, float | None] = {"g": 10.0, "h": None}
     found = overview(study(SCORES, stars))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iterpo.cli.options import Json, read_split
+from iterpo.cli.options import Json, lies_at_a_file, read_split
 from iterpo.cli.output import examples, print_json, remark, say
 
 if TYPE_CHECKING:
@@ -187,5 +187,5 @@ def _check_folder(folder: Path) -> None:
     """Refuse a file as a folder before anybody is asked."""
     from iterpo.errors import ConfigError
 
-    if next((p for p in (folder, *folder.parents) if p.exists()), folder).is_file():
+    if lies_at_a_file(folder):
         raise ConfigError(f"{folder} lies at a file, or below one; name another folder with --out")

@@ -20,6 +20,7 @@ from iterpo.cli.options import (
     Temperature,
     Threads,
     TopP,
+    lies_at_a_file,
     read_sampling,
     read_split,
 )
@@ -128,7 +129,7 @@ def _claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
     from iterpo.errors import ResumeError
 
     note = out / "collect.json"
-    if next((p for p in (out, *out.parents) if p.exists()), out).is_file():
+    if lies_at_a_file(out):
         raise ResumeError(f"{out} lies at a file, or below one; name another --out.")
     if is_sealed(out):
         raise ResumeError(

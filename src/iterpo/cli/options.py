@@ -26,6 +26,7 @@ __all__ = [
     "Temperature",
     "Threads",
     "TopP",
+    "lies_at_a_file",
     "read_sampling",
     "read_split",
 ]
@@ -119,6 +120,11 @@ EnvOptions = Annotated[
         "ITERPO_DATA fills in `data_dir`.",
     ),
 ]
+
+
+def lies_at_a_file(folder: Path) -> bool:
+    """Whether a file stands where a folder, or one above it, is to be made."""
+    return next((p for p in (folder, *folder.parents) if p.exists()), folder).is_file()
 
 
 def read_split(name: str) -> Split:

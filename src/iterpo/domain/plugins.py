@@ -75,8 +75,10 @@ class Plugins:
         The hash covers all Python files of the package that the class lies in, since an editable
         install keeps its version while it changes. Nothing of it is run.
         """
+        if name in self.built_in:
+            return None
         for entry in entry_points(group=self.group):
-            if entry.name == name and name not in self.built_in:
+            if entry.name == name:
                 dist = entry.dist
                 told = dist.version if dist else "unknown version"
                 known = dist.name if dist else entry.module.partition(".")[0]

@@ -16,7 +16,11 @@ from iterpo.measure.gain_split import GainSplit, Worth, split_gain
 from iterpo.measure.holm import holm
 from iterpo.measure.intervals import Interval, mean_interval
 
-__all__ = ["Contrast", "Cost", "Standing", "contrasts", "players", "standings", "unmoved"]
+__all__ = ["SURE", "Contrast", "Cost", "Standing", "contrasts", "players", "standings", "unmoved"]
+
+
+SURE = 0.05
+"""Below it, a p-value that Holm's procedure has adjusted tells of a significant difference."""
 
 
 @dataclass(frozen=True, slots=True)

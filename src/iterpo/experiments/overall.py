@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iterpo.experiments.comparison import Contrast, contrasts, players, standings
+from iterpo.experiments.comparison import SURE, Contrast, contrasts, players, standings
 from iterpo.experiments.study import BASE
 from iterpo.experiments.study_records import StudyFacts
 from iterpo.measure.crossed import Crossed, averaged_difference
 from iterpo.measure.holm import holm
 
 __all__ = ["Overall", "Overview", "overview"]
-
-_SURE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +77,15 @@ def overview(facts: StudyFacts, against: str | None = None) -> Overview | None:
     """
     names = [m for m in players(facts) if m in (*facts.methods, BASE)]
     other = against or facts.meta["reference"]
+    parts = {g: facts.of(g) for g in facts.games}
     found = {
-        g: {s.method: s for s in standings(facts, g) if s.method in names} for g in facts.games
+        g: {s.method: s for s in standings(part, g) if s.method in names}
+        for g, part in parts.items()
     }
     games = tuple(g for g in facts.games if len(found[g]) == len(names))
     if len(games) < 2 or other not in players(facts):
         return None
-    versus = {g: {c.method: c for c in contrasts(facts, g, other)} for g in games}
+    versus = {g: _versus(parts[g], g, other) for g in games}
     stars = [found[g][names[0]].j_star for g in games]
     ranks = [_ranks({m: found[g][m].J.mean for m in names}) for g in games]
     differences = {m: _average([versus[g].get(m) for g in games], stars) for m in names}
@@ -114,6 +114,12 @@ def overview(facts: StudyFacts, against: str | None = None) -> Overview | None:
     return Overview(other, games, tuple(sorted(rows, key=lambda r: r.rank)))
 
 
+def _versus(part: StudyFacts, game: str, other: str) -> dict[str, Contrast]:
+    """By method; nothing where a fixed agent as the reference has not played the game."""
+    found = contrasts(part, game, other) if other in players(part) else ()
+    return {c.method: c for c in found}
+
+
 def _ranks(values: Mapping[str, float]) -> dict[str, float]:
     """1 for the highest; equals share the mean of their places."""
     return {
@@ -130,7 +136,7 @@ def _average(found: Sequence[Contrast | None], stars: Sequence[float | None]) ->
 
 
 def _decided(found: Sequence[Contrast | None], sign: int) -> tuple[str, ...]:
-    sure = [c for c in found if c and c.p_holm is not None and c.p_holm < _SURE]
+    sure = [c for c in found if c and c.p_holm is not None and c.p_holm < SURE]
     return tuple(c.game for c in sure if c.found.difference.mean * sign > 0)
 
 

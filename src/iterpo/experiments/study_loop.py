@@ -99,7 +99,9 @@ def _other_versions(known: Gathered, *, goes_on: bool) -> str:
     If no cell is left, plug-ins alone count: who has mended a method expects other numbers.
     """
     made = joined(known.versions())
-    here = joined((present if goes_on else plugins)(known.plans[cell]) for cell in known.found)
+    plans = (known.plans[cell] for cell in known.found)
+    each = {(p.method.name, p.environment.name): p for p in plans}  # many cells, few packages
+    here = joined(map(present if goes_on else plugins, each.values()))
     if not goes_on:
         made = {name: told for name, told in made.items() if name in here}
     return changed(made, here, goes_on=goes_on)

@@ -92,7 +92,8 @@ class FolderWorkspace:
         self._before = before
         self._loaded: dict[tuple[str, str | None], Backbone] = {}
         self.notes: list[str] = []
-        self._learned = False
+        self.given: PolicyRef | None = None
+        """What this update has trained, once it has."""
 
     @property
     def q(self) -> QConfig:
@@ -151,13 +152,16 @@ class FolderWorkspace:
             TrainingError: if this update has trained already: what is finished is found again, so
                 a second training would give back the policy of the first.
         """
-        if self._learned:
+        if self.given is not None:
             raise TrainingError(
                 "an update trains once, but its method called workspace.learn or workspace.improve "
                 "a second time. Give one learner all that is to be learned, or leave the second "
                 "training to another round (batch.round tells which one it is)."
             )
-        self._learned = True
+        self.given = self._learn(policy, batch, learner)
+        return self.given
+
+    def _learn(self, policy: PolicyRef, batch: RoundBatch, learner: Learner) -> PolicyRef:
         target = self.folder / "policy"
         if is_sealed(target):
             self._clear_work()  # a kill may have fallen between sealing and clearing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -78,12 +78,7 @@ class Material:
 
     def of(self, game: str) -> StudyFacts:
         """The part about one game, which is quicker to search."""
-        facts = self.facts
-        return replace(
-            facts,
-            records=tuple(r for r in facts.records if r["game"] == game),
-            kernels=tuple(r for r in facts.kernels if r["game"] == game),
-        )
+        return self.facts.of(game)
 
 
 @dataclass(slots=True)

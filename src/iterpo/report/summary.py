@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from iterpo.experiments.comparison import Contrast
+from iterpo.experiments.comparison import SURE, Contrast
 from iterpo.experiments.overall import Overview, overview
 from iterpo.experiments.study import BASE
 from iterpo.report.estimates import learners
@@ -14,8 +14,6 @@ from iterpo.report.sources import ALL_KERNELS, Material
 from iterpo.report.tables import shown
 
 __all__ = ["summary"]
-
-_SURE = 0.05
 
 
 def summary(material: Material) -> tuple[str, ...]:
@@ -103,7 +101,7 @@ def _versus(reference: str, found: Sequence[Contrast]) -> str:
 
     Method by method: where somebody differs is what a reader looks for.
     """
-    decided = [c for c in found if c.p_holm is not None and c.p_holm < _SURE]
+    decided = [c for c in found if c.p_holm is not None and c.p_holm < SURE]
     parts = []
     for word, sign in (("below", -1), ("above", 1)):
         where: dict[str, list[str]] = {}
@@ -142,7 +140,7 @@ def _overall(found: Overview) -> str:
         these = [
             f"{name} {shown(d.difference, 'difference')}"
             for name, d, p in told
-            if (p < _SURE) is sure
+            if (p < SURE) is sure
         ]
         if these:
             parts.append(f"{word}significant {_listed(these)}")
